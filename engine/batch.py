@@ -1,0 +1,119 @@
+"""Values between scheduler, runner and front end. Plain Python: no torch, ready to cross a process."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from engine.sampling_params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One generation: ``n`` has been expanded, so ``params.n`` is 1 and ``params.max_tokens`` is a number.
+
+    ``prompt``: token ids, at least one. ``priority``: lower runs first, ties by ``arrival``.
+    ``arrival``: seconds of a monotonic clock. ``stop_ids``: the model's end tokens (already empty if ``ignore_eos``)
+    united with ``params.stop_token_ids``.
+    """
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+    arrival: float
+    priority: int = 0
+    stop_ids: frozenset[int] = frozenset()
+    cache_salt: str | None = None
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One request's share of a step.
+
+    ``tokens``: ids computed in this step, at positions ``start .. start + len(tokens) - 1``; ``start`` tokens are in
+    the cache. ``blocks``: one block table per cache group, long enough for every position of this step.
+    ``sample``: the last token's logits yield the next token (false inside a chunked prompt).
+    """
+
+    request_id: str
+    tokens: list[int]
+    start: int
+    blocks: tuple[list[int], ...]
+    sample: bool
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One step. ``new``: requests the runner has not seen, or sees again after preemption, with the tokens they have
+    generated so far. ``finished``: ids the runner may forget, applied before anything else."""
+
+    work: list[Work]
+    new: list[tuple[Request, list[int]]] = []
+    finished: list[str] = []
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(work.tokens) for work in self.work)
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities of one position, natural logarithm of the model's own distribution (before penalties,
+    temperature and truncation). ``top``: the k most likely (id, logprob), best first."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
+    step (the token at position p is scored by the logits of p - 1), in order."""
+
+    request_id: str
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+
+
+class Output(msgspec.Struct, frozen=True):
+    """From the core to the front end: new tokens of one request since its last output."""
+
+    request_id: str
+    tokens: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    times: Times | None = None
+    error: str | None = None
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Seconds of the monotonic clock, sent with the last output of a request."""
+
+    arrival: float
+    scheduled: float | None
+    first_token: float | None
+    last_token: float | None
+    preemptions: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """State of the core after a step; counters are totals since start."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    preemptions: int
+    prefix_queries: int
+    prefix_hits: int
+    step_tokens: int
+    prompt_tokens: int
+    generation_tokens: int

@@ -1,0 +1,82 @@
+"""What a request asks of the sampler. Names, defaults and ranges are the ones users know."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from engine.errors import RequestError
+
+MAX_N = 128
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+GREEDY_TEMPERATURE = 1e-2  # below it float32 logits cannot be told from greedy ones
+
+
+class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Frozen by convention once validated; ``validate`` raises ``RequestError`` naming the field."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: list[str] = msgspec.field(default_factory=list)
+    stop_token_ids: list[int] = msgspec.field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_TEMPERATURE
+
+    def validate(self, vocab_size: int | None = None) -> SamplingParams:
+        """Return self. Raises ``RequestError`` on any value outside its documented range."""
+        _range("n", self.n, 1, MAX_N)
+        _range("temperature", self.temperature, 0, 2)
+        _range("top_p", self.top_p, 0, 1, low_open=True)
+        _range("top_k", self.top_k, -1, 2**31 - 1)
+        _range("min_p", self.min_p, 0, 1)
+        _range("presence_penalty", self.presence_penalty, -2, 2)
+        _range("frequency_penalty", self.frequency_penalty, -2, 2)
+        _range("repetition_penalty", self.repetition_penalty, 0, math.inf, low_open=True)
+        if self.seed is not None:
+            _range("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_tokens is not None:
+            _range("max_tokens", self.max_tokens, 0, 2**31 - 1)
+        _range("min_tokens", self.min_tokens, 0, 2**31 - 1 if self.max_tokens is None else self.max_tokens)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _range(name, getattr(self, name), 0, MAX_LOGPROBS)
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(f"stop holds {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed", "stop")
+        if any(not text for text in self.stop):
+            raise RequestError("stop holds an empty string; each stop string needs at least one character", "stop")
+        if vocab_size is not None:
+            for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias or ())):
+                for token in ids:
+                    if not 0 <= token < vocab_size:
+                        raise RequestError(f"{name} names token {token}; ids run from 0 to {vocab_size - 1}", name)
+        for token, bias in (self.logit_bias or {}).items():
+            if not -100 <= bias <= 100:
+                raise RequestError(f"logit_bias of token {token} is {bias}; it must be from -100 to 100", "logit_bias")
+        return self
+
+
+def _range(name: str, value: float, low: float, high: float, low_open: bool = False) -> None:
+    inside = math.isfinite(value) and value <= high and (value > low if low_open else value >= low)
+    if not inside:
+        bounds = f"{'greater than' if low_open else 'at least'} {low}"
+        bounds += "" if math.isinf(high) else f" and at most {high}"
+        raise RequestError(f"{name} is {value}; it must be {bounds}", name)
