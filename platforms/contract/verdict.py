@@ -1,0 +1,131 @@
+"""Yes or no with a reason, and the predicates that answer it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from platforms.contract.profile import DeviceProfile
+
+Facts = Mapping[str, Any]
+"""Plain values about model and configuration: ``dtype``, ``head_dim``, ``tensor_parallel_size``…"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer and why. Truthy when ``ok``. The reason is mandatory both ways: it is printed to users."""
+
+    ok: bool
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ok, bool) or not self.reason:
+            raise TypeError(f"Verdict needs a bool and a reason, got {self.ok!r}, {self.reason!r}")
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+Predicate = Callable[[DeviceProfile, Facts], Verdict]
+"""Pure: reads no environment, imports no torch, touches no device, and never raises on a described profile."""
+
+
+def always(reason: str) -> Predicate:
+    """Yes on every device."""
+    return lambda profile, facts: Verdict(True, reason)
+
+
+def arch(*names: str) -> Predicate:
+    """The profile's architecture is one of ``names``."""
+    return lambda profile, facts: _member("arch", profile.arch, names)
+
+
+def family(*names: str) -> Predicate:
+    """The profile's family is one of ``names``. Families are names, never ordered numbers."""
+    return lambda profile, facts: _member("family", profile.family, names)
+
+
+def feature(name: str) -> Predicate:
+    """The device has the feature, e.g. ``dtype.fp8_e4m3fn`` or ``graph.capture``."""
+    return lambda profile, facts: Verdict(
+        name in profile.features, f"{name} {'present' if name in profile.features else 'absent'}"
+    )
+
+
+def library(name: str, minimum: str = "") -> Predicate:
+    """The library was found by the probe, at least at version ``minimum`` (dotted numbers compared in order)."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = profile.libraries.get(name)
+        if found is None:
+            return Verdict(False, f"{name} not installed")
+        if minimum and _numbers(found) < _numbers(minimum):
+            return Verdict(False, f"{name} {found} < {minimum}")
+        return Verdict(True, f"{name} {found}")
+
+    return check
+
+
+def limit(name: str, minimum: int) -> Predicate:
+    """A numeric limit of the device is at least ``minimum``; an unknown limit is a no."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = profile.limits.get(name)
+        if found is None:
+            return Verdict(False, f"{name} unknown")
+        return Verdict(found >= minimum, f"{name} {found} {'>=' if found >= minimum else '<'} {minimum}")
+
+    return check
+
+
+def fact(name: str, test: Callable[[Any], bool], wanted: str) -> Predicate:
+    """The fact ``name`` exists and passes ``test``; ``wanted`` words the test, e.g. ``"> 1"``."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        if name not in facts:
+            return Verdict(False, f"{name} unknown")
+        ok = bool(test(facts[name]))
+        return Verdict(ok, f"{name} = {facts[name]}" + ("" if ok else f", needs {wanted}"))
+
+    return check
+
+
+def all_of(*predicates: Predicate) -> Predicate:
+    """Every one says yes; the first no is the reason."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        verdicts = []
+        for predicate in predicates:
+            verdict = predicate(profile, facts)
+            if not verdict:
+                return verdict
+            verdicts.append(verdict.reason)
+        return Verdict(True, "; ".join(verdicts) or "nothing required")
+
+    return check
+
+
+def any_of(*predicates: Predicate) -> Predicate:
+    """One says yes; if none does, every reason is given."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        reasons = []
+        for predicate in predicates:
+            verdict = predicate(profile, facts)
+            if verdict:
+                return verdict
+            reasons.append(verdict.reason)
+        return Verdict(False, " and ".join(reasons) or "no alternative given")
+
+    return check
+
+
+def _member(what: str, found: str, names: tuple[str, ...]) -> Verdict:
+    ok = found in names
+    return Verdict(ok, f"{what} {found}" + ("" if ok else f" is not {' or '.join(names)}"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0]))
