@@ -27,4 +27,4 @@ class GraphBackend(Protocol):
         """An opaque memory pool that captures may share."""
 
     def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        """Record ``fn``, already warmed up on the same stream. Raises ``DeviceError`` naming what cannot be captured."""
+        """Record ``fn``, warmed up on the same stream before. Raises ``DeviceError`` naming illegal work."""

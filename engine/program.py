@@ -1,0 +1,93 @@
+"""A model as data: a flat list of calls in single-assignment form. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Dim = int | str
+"""A size, or a symbol bound per step: ``tokens``, ``requests``, ``rows`` (logit rows), ``blocks`` (table width)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor between calls. ``dtype`` is torch's name without the prefix (``float32``, ``int64``)."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter. ``shape`` is the logical one; ``format`` names the storage that kernels accept (``dense``);
+    ``tensors`` are the checkpoint's canonical names, concatenated along the first axis in order; ``shard`` is the axis
+    split over the ``tp`` group, or ``None``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensors: tuple[str, ...]
+    format: str = "dense"
+    shard: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """State that outlives a step. Equal specs form one group, which has its own block tables.
+
+    ``heads``: KV heads on this rank; ``dims``: (key size, value size) per head; ``window``: sliding window in tokens
+    or ``None``; ``page``: tokens per block, 0 until the plan decides.
+    """
+
+    name: str
+    kind: Literal["full", "sliding", "mla", "state", "cross"]
+    heads: int
+    dims: tuple[int, int]
+    dtype: str
+    window: int | None = None
+    page: int = 0
+
+    @property
+    def group_key(self) -> tuple[Any, ...]:
+        return (self.kind, self.heads, self.dims, self.dtype, self.window, self.page)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``outputs = op(*inputs, **attributes)``. Inputs name values, weights, caches or earlier outputs; a call that
+    writes a cache lists it as input and a new version of it as output, so that order is data dependency."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """``values`` types every name, weights and caches aside. ``outputs`` are named: ``logits``, ``hidden``…
+    Cache versions are named ``cache@n``; ``cache`` alone is the version a step starts with."""
+
+    inputs: tuple[Value, ...]
+    calls: tuple[Call, ...]
+    outputs: Mapping[str, str]
+    values: Mapping[str, Value]
+    weights: Mapping[str, Weight]
+    caches: Mapping[str, CacheSpec]
+
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Names of caches by group, in order of first appearance."""
+        found: dict[tuple[Any, ...], list[str]] = {}
+        for cache in self.caches.values():
+            found.setdefault(cache.group_key, []).append(cache.name)
+        return tuple(tuple(names) for names in found.values())
+
+    def readers(self) -> dict[str, list[int]]:
+        """For each name, the positions of the calls that read it."""
+        found: dict[str, list[int]] = {}
+        for position, call in enumerate(self.calls):
+            for name in call.inputs:
+                found.setdefault(name, []).append(position)
+        return found
