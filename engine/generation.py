@@ -1,0 +1,44 @@
+"""What the front end gives to whoever asked for text: values shared by the HTTP routes and the offline API."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.batch import FinishReason, Times, TokenLogprobs
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """News of one choice (``index`` of ``n``) of one request since its last delta.
+
+    ``text``: complete characters only, stop strings already held back or cut. ``token_ids`` and ``logprobs`` (one per
+    token, when asked for) are the tokens behind it; a token whose text is held back comes with the delta that shows it
+    or ends it. ``prompt_logprobs`` comes with the first delta of choice 0: one entry per prompt token but the first.
+    ``stop_reason``: the stop string or stop token id that ended it, ``None`` for the end token or a length limit.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    cached_tokens: int = 0
+    times: Times | None = None
+
+
+class CoreInfo(msgspec.Struct, frozen=True):
+    """What a started core tells its front end. ``summary``: rows (section, item, value, reason) of the start-up
+    table. ``phases``: seconds per start-up phase, in order."""
+
+    model_name: str
+    model_path: str
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    num_blocks: int
+    block_size: int
+    plan_hash: str
+    summary: list[tuple[str, str, str, str]]
+    phases: list[tuple[str, float]]
+    warnings: list[str]
