@@ -1,0 +1,98 @@
+"""What each ``-O`` level asks for, as data. Standard library only; nothing here is a callable.
+
+A level is a set of defaults: each of its values can be given by hand, and a value given by hand is never overwritten.
+Whether a rule that a level turns on acts on a device is for the platform's predicates to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from platforms.contract import FusionRule
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One row. ``mode`` and ``graph_mode``: what is requested, before the device and the model have their say.
+    ``rules``: fusion rules whose own level is at most this one are on. ``tuning``: ``library`` lets kernel libraries
+    tune themselves, ``measured`` also chooses between kernels by measuring."""
+
+    number: int
+    mode: str
+    graph_mode: str
+    rules: int
+    tuning: Literal["none", "library", "measured"]
+    purpose: str
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Canonical key → value for every setting that a level decides, fusion rules aside."""
+        return {
+            "compilation.mode": self.mode,
+            "compilation.graph_mode": self.graph_mode,
+            "kernel_config.autotune": self.tuning != "none",
+        }
+
+
+LEVELS: tuple[Level, ...] = (
+    Level(0, "NONE", "NONE", 0, "none", "start at once; debugging"),
+    Level(1, "PIECEWISE", "PIECEWISE", 1, "library", "quick start with the local fusions"),
+    Level(2, "PIECEWISE", "FULL_AND_PIECEWISE", 2, "library", "serving"),
+    Level(3, "PIECEWISE", "FULL_AND_PIECEWISE", 3, "measured", "long runs: slower start, may use inexact rules"),
+)
+
+DEFAULT_LEVEL = 2
+
+FUSIONS: tuple[str, ...] = (
+    "fuse_norm_quant",
+    "fuse_act_quant",
+    "fuse_act_padding",
+    "fuse_mla_dual_rms_norm",
+    "fuse_allreduce_rms",
+    "fuse_rope_kvcache",
+    "fuse_qk_norm_rope_kvcache",
+    "fuse_rope_kvcache_cat_mla",
+    "fuse_attn_quant",
+    "enable_qk_norm_rope_fusion",
+    "enable_sp",
+    "fuse_gemm_comms",
+)
+"""Names users know, in ``compilation.pass_config``: by level, then those that only a user turns on."""
+
+USER_ONLY: Mapping[str, str] = MappingProxyType(
+    {
+        "fuse_attn_quant": "it takes attention out of the pieces and so trades piecewise graphs for one saved pass",
+        "enable_qk_norm_rope_fusion": "faster on some shapes only; no measurement of ours makes it worth a level",
+        "enable_sp": "splitting the norms over ranks pays only together with fused communication",
+        "fuse_gemm_comms": "it needs symmetric memory between ranks, which no level may take for granted",
+    }
+)
+"""Rule → why no level turns it on."""
+
+
+def describe(rules: Iterable[FusionRule]) -> list[dict[str, str]]:
+    """The table of documentation and help, one row per level: ``level mode graph_mode fusions tuning purpose``, and a
+    last row for the rules that only a user turns on. ``rules``: the fusion catalog."""
+    known = tuple(rules)
+    rows = []
+    for level in LEVELS:
+        added = [rule.name for rule in known if rule.level == level.number]
+        rows.append(
+            {
+                "level": f"-O{level.number}",
+                "mode": level.mode,
+                "graph_mode": level.graph_mode,
+                "fusions": ("+ " if level.number > 1 and added else "") + (", ".join(added) or "none added"),
+                "tuning": level.tuning,
+                "purpose": level.purpose + (" (default)" if level.number == DEFAULT_LEVEL else ""),
+            }
+        )
+    rows[0]["fusions"] = "none"
+    user_only = ", ".join(rule.name for rule in known if rule.level is None)
+    rows.append(
+        dict.fromkeys(rows[0], "") | {"level": "only by the user", "fusions": user_only, "purpose": "reason in explain"}
+    )
+    return rows
