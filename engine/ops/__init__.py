@@ -1,0 +1,25 @@
+"""The vocabulary of programs: one table of ops."""
+
+from engine.ops.activation import silu_and_mul
+from engine.ops.attention import attention, kv_write
+from engine.ops.linear import embedding, linear, select_rows, split
+from engine.ops.norm import add, rms_norm
+from engine.ops.rotary import rotary, rotary_table
+from engine.ops.spec import Case, Op, Spec
+
+OPS: dict[str, Op] = {
+    row.name: row
+    for row in (
+        add,
+        attention,
+        embedding,
+        kv_write,
+        linear,
+        rms_norm,
+        rotary,
+        rotary_table,
+        select_rows,
+        silu_and_mul,
+        split,
+    )
+}

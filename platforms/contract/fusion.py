@@ -9,15 +9,19 @@ from platforms.contract.verdict import Predicate
 
 @dataclass(frozen=True, slots=True)
 class FusionRule:
-    """``pattern`` — names of ops, each reading an output of one before it, inner values read by nobody else — becomes
-    one call of ``op``. ``level``: the lowest ``-O`` that turns it on by default, or ``None`` when only a user does;
-    ``why_not_default`` is then printed. ``exact``: same result in float32 up to the op's own rounding.
-    Attributes of the matched calls are carried over; two calls that disagree on one are a non-match.
+    """Calls that become one. Several rules may share a name: one switch, several patterns.
+
+    ``pattern``: lines ``op(a, b) -> c`` in order; names tie them together. The fused op takes every name that no line
+    makes, in order of first appearance, and returns ``outputs``; a name made but not in ``outputs`` may have no reader
+    outside. Its reference is the pattern itself. Attributes of the matched calls are all carried over; two calls that
+    disagree on one are a non-match. ``level``: the lowest ``-O`` that turns the rule on by default, ``None`` when only
+    a user does, ``why_not_default`` then being printed. ``exact``: same result in float32.
     """
 
     name: str
-    pattern: tuple[str, ...]
     op: str
+    pattern: tuple[str, ...]
+    outputs: tuple[str, ...]
     level: int | None
     exact: bool = True
     why_not_default: str = ""
@@ -25,7 +29,7 @@ class FusionRule:
 
 @dataclass(frozen=True, slots=True)
 class FusionOffer:
-    """A platform says that a rule may act where ``when`` says yes."""
+    """A platform says that the rules of this name may act where ``when`` says yes."""
 
     rule: str
     when: Predicate

@@ -1,0 +1,111 @@
+"""The paged KV cache and attention over it.
+
+Reference layout of a cache: [2 (key, value), blocks, page, kv_heads, head_dim]; a slot is ``block * page + offset``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.ops.spec import EXACT, Case, Spec, op
+
+_CASES = tuple(
+    Case(
+        {"tokens": 11, "requests": 3, "blocks": 9, "page": p, "heads": h, "kv_heads": g},
+        {"heads": h, "kv_heads": g, "head_dim": d, "scale": d**-0.5, "window": w},
+    )
+    for p, h, g, d, w in [(4, 4, 2, 16, None), (4, 3, 1, 8, 3), (4, 2, 2, 64, None)]
+)
+
+
+def _cache(case: Case, dtype: str, rng: Any) -> Any:
+    import torch
+
+    shape = (2, *(case.sizes[name] for name in ("blocks", "page", "kv_heads")), case.attributes["head_dim"])
+    return torch.randn(shape, generator=rng).to(getattr(torch, dtype))
+
+
+def _write_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    import torch
+
+    tokens, width = case.sizes["tokens"], case.sizes["kv_heads"] * case.attributes["head_dim"]
+    k, v = (torch.randn((tokens, width), generator=rng).to(getattr(torch, dtype)) for _ in range(2))
+    slots = torch.randperm(case.sizes["blocks"] * case.sizes["page"], generator=rng)[:tokens]
+    slots[tokens // 2] = -1
+    return k, v, _cache(case, dtype, rng), slots
+
+
+@op(
+    shapes=lambda specs, attributes: (specs[2],),
+    inputs=_write_inputs,
+    cases=tuple(
+        Case({"tokens": 7, "blocks": 5, "page": 4, "kv_heads": g}, {"head_dim": d}) for g, d in [(1, 2), (3, 64)]
+    ),
+    mutates=(2,),
+    tolerance=EXACT,
+)
+def kv_write(k: Any, v: Any, cache: Any, slots: Any, *, head_dim: int) -> Any:
+    """Store keys and values in place. k, v: [tokens, kv_heads·head_dim]; slots: [tokens] int64, -1 writes nothing."""
+    kept = slots >= 0
+    where = slots[kept]
+    flat = cache.view(2, -1, *cache.shape[3:])
+    for side, x in enumerate((k, v)):
+        flat[side].index_copy_(0, where, x.unflatten(-1, (-1, head_dim))[kept].to(cache.dtype))
+    return cache
+
+
+def _attention_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    import torch
+
+    lengths = torch.tensor([9, 1, 12], dtype=torch.int32)
+    starts = torch.tensor([0, 5, 6, 11], dtype=torch.int32)
+    order = torch.randperm(case.sizes["blocks"], generator=rng).to(torch.int32)
+    width = case.sizes["heads"] * case.attributes["head_dim"]
+    q = torch.randn((case.sizes["tokens"], width), generator=rng).to(getattr(torch, dtype))
+    return q, _cache(case, dtype, rng), order.view(3, 3), starts, lengths
+
+
+@op(
+    shapes=lambda specs, attributes: (Spec(specs[0].dtype, specs[0].shape),),
+    inputs=_attention_inputs,
+    cases=_CASES,
+    tolerance={"float64": (1e-10, 1e-10), "float32": (1e-4, 2e-5), "float16": (1e-2, 5e-3), "bfloat16": (5e-2, 2e-2)},
+)
+def attention(
+    q: Any,
+    cache: Any,
+    blocks: Any,
+    starts: Any,
+    lengths: Any,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int | None,
+) -> Any:
+    """Causal softmax attention of each request's new tokens over its own cached tokens, the new ones included.
+
+    q: [tokens, heads·head_dim]; blocks: [requests, width] int32 block table; starts: [requests + 1] int32, first row
+    of each request in q; lengths: [requests] int32, tokens in the cache after this step, at least as many as new ones.
+    A query at position p sees keys ``max(0, p - window + 1) .. p``. Rows past ``starts[-1]`` are padding: zeros.
+    Softmax in float32 (float64 for float64). Source: Vaswani et al., equation 1; paging: Kwon et al., section 4.1.
+    """
+    import torch
+
+    wide = torch.promote_types(q.dtype, torch.float32)
+    out = torch.zeros_like(q)
+    edges = starts.tolist()
+    for request, length in enumerate(lengths.tolist()):
+        rows = slice(edges[request], edges[request + 1])
+        new = rows.stop - rows.start
+        if new == 0:
+            continue
+        k, v = cache[:, blocks[request].long()].flatten(1, 2)[:, :length].to(wide).transpose(1, 2)
+        query = q[rows].to(wide).view(new, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3)
+        scores = query @ k[:, None].transpose(-1, -2) * scale
+        behind = torch.arange(length - new, length, device=q.device)[:, None] - torch.arange(length, device=q.device)
+        hidden = behind < 0 if window is None else (behind < 0) | (behind >= window)
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        out[rows] = (weights @ v[:, None]).permute(2, 0, 1, 3).reshape(new, -1).to(q.dtype)
+    return out

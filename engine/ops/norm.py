@@ -1,0 +1,51 @@
+"""Normalisation and residual sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.ops.spec import EXACT, Case, op
+
+_CASES = tuple(
+    Case({"tokens": t, "hidden": h}, {"eps": e}) for t, h, e in [(1, 1, 1e-6), (7, 127, 1e-5), (3, 769, 1e-8)]
+)
+
+
+def _one(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    import torch
+
+    size, kind = (case.sizes["tokens"], case.sizes["hidden"]), getattr(torch, dtype)
+    x = torch.randn(size, generator=rng).to(kind)
+    return x, torch.randn(size[1], generator=rng).to(kind)
+
+
+def _two(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    x, _ = _one(case, dtype, rng)
+    y, _ = _one(case, dtype, rng)
+    return x, y
+
+
+@op(shapes=lambda specs, attributes: (specs[0],), inputs=_one, cases=_CASES)
+def rms_norm(x: Any, weight: Any, *, eps: float) -> Any:
+    """``x / sqrt(mean(x²) + eps) * weight`` over each run of ``len(weight)`` elements of the last axis.
+
+    x: [tokens, n·hidden], weight: [hidden]. Statistics and product in float32 (float64 for float64), one rounding at
+    the end. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", equation 4.
+    """
+    import torch
+
+    wide = torch.promote_types(x.dtype, torch.float32)
+    rows = x.to(wide).unflatten(-1, (-1, weight.shape[0]))
+    scale = torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps)
+    return (rows * scale * weight.to(wide)).flatten(-2).to(x.dtype)
+
+
+@op(
+    shapes=lambda specs, attributes: (specs[0],),
+    inputs=_two,
+    cases=tuple(Case(case.sizes) for case in _CASES),
+    tolerance=EXACT,
+)
+def add(x: Any, y: Any) -> Any:
+    """``x + y`` rounded once to their dtype. Both [tokens, hidden]."""
+    return x + y

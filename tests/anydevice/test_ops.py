@@ -1,0 +1,81 @@
+"""Every op's reference against itself in float64, over its cases."""
+
+import pytest
+import torch
+
+from engine.ops import OPS, Spec
+
+ROWS = [(op, case, dtype) for op in OPS.values() for case in op.cases for dtype in ("float32", "bfloat16")]
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def wide(tensor):
+    return tensor.double() if tensor.is_floating_point() else tensor.clone()
+
+
+@pytest.mark.parametrize(("op", "case", "dtype"), ROWS, ids=lambda x: getattr(x, "name", str(x)))
+def test_reference_matches_float64_within_its_tolerance(op, case, dtype):
+    if dtype not in op.tolerance:
+        dtype = "float32"
+    inputs = op.inputs(case, dtype, torch.Generator().manual_seed(1))
+    truth = as_tuple(op.reference(*(wide(x) for x in inputs), **case.attributes))
+    found = as_tuple(op.reference(*(x.clone() for x in inputs), **case.attributes))
+    relative, absolute = op.tolerance[dtype]
+    for expected, got in zip(truth, found, strict=True):
+        rounded = expected if absolute else expected.to(got.dtype)
+        torch.testing.assert_close(got.to(rounded.dtype), rounded, rtol=relative, atol=absolute)
+
+
+@pytest.mark.parametrize(("op", "case"), [(o, c) for o in OPS.values() for c in o.cases], ids=str)
+def test_shapes_are_what_the_reference_returns_and_only_declared_inputs_change(op, case):
+    inputs = op.inputs(case, "float32", torch.Generator().manual_seed(2))
+    before = [x.clone() for x in inputs]
+    found = as_tuple(op.reference(*inputs, **case.attributes))
+    specs = tuple(Spec(str(x.dtype).removeprefix("torch."), tuple(x.shape)) for x in inputs)
+    declared = op.shapes(specs, case.attributes)
+    assert declared == tuple(Spec(str(x.dtype).removeprefix("torch."), tuple(x.shape)) for x in found)
+    changed = {i for i, (x, y) in enumerate(zip(inputs, before, strict=True)) if not torch.equal(x, y)}
+    assert changed == set(op.mutates)
+    assert op.required <= len(inputs) <= len(op.tensors)
+
+
+def test_rms_norm_of_a_packed_row_is_the_norm_of_each_head():
+    x, weight = torch.randn(5, 12), torch.randn(4)
+    apart = torch.cat([OPS["rms_norm"].reference(part, weight, eps=1e-6) for part in x.split(4, -1)], -1)
+    assert torch.equal(OPS["rms_norm"].reference(x, weight, eps=1e-6), apart)
+
+
+def test_attention_equals_torch_on_a_contiguous_cache():
+    heads, kv_heads, dim, length, page = 6, 2, 16, 13, 4
+    cache = torch.randn(2, 4, page, kv_heads, dim, dtype=torch.float64)
+    q = torch.randn(length, heads * dim, dtype=torch.float64)
+    table, starts, lengths = torch.arange(4)[None].int(), torch.tensor([0, length]).int(), torch.tensor([length]).int()
+    got = OPS["attention"].reference(
+        q, cache, table, starts, lengths, heads=heads, kv_heads=kv_heads, head_dim=dim, scale=0.3, window=None
+    )
+    k, v = cache.flatten(1, 2)[:, :length].transpose(1, 2)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.view(length, heads, dim).transpose(0, 1), k, v, is_causal=True, scale=0.3, enable_gqa=True
+    )
+    torch.testing.assert_close(got, expected.transpose(0, 1).reshape(length, -1))
+
+
+def test_H_FUS_07_odd_hidden_sizes_match_float64():
+    for hidden in (1, 2, 7, 127, 768, 769, 2049):
+        for rows in (1, 7, 33):
+            x, weight = torch.randn(rows, hidden), torch.randn(hidden)
+            truth = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+            torch.testing.assert_close(
+                OPS["rms_norm"].reference(x, weight, eps=1e-6).double(), truth, rtol=2e-5, atol=1e-5
+            )
+
+
+def test_H_FUS_08_strided_views_give_the_result_of_a_copy():
+    qkv, weight = torch.randn(5, 3 * 64), torch.randn(16)
+    view = qkv[:, :64]
+    assert torch.equal(
+        OPS["rms_norm"].reference(view, weight, eps=1e-6), OPS["rms_norm"].reference(view.clone(), weight, eps=1e-6)
+    )
