@@ -1,0 +1,109 @@
+"""What a decoder is, in numbers: one value, whatever file described it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from engine.models.fields import Fields
+from engine.models.rope import Rope
+
+if TYPE_CHECKING:
+    from engine.weights.gguf_file import GgufTensor
+
+__all__ = ["ModelConfig", "Rope"]
+
+Architecture = Literal["llama", "mistral", "qwen2", "qwen3"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder with rotary attention and a gated SiLU MLP.
+
+    ``max_position``: longest context in tokens, context extension included. ``head_dim``: also where it is not
+    ``hidden_size / num_heads``. ``sliding_window``: tokens each position may look back on, itself included, in every
+    layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
+    stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
+    GGUF blocks. ``eos_ids``: any of them ends a text.
+    """
+
+    architecture: Architecture
+    name: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position: int
+    rms_eps: float
+    rope: Rope
+    tied_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    sliding_window: int | None
+    dtype: Dtype
+    weight_format: Literal["dense", "gguf"]
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+
+    @staticmethod
+    def from_hf(
+        config: Mapping[str, object],
+        generation_config: Mapping[str, object] | None,
+        name: str,
+        overrides: Mapping[str, object] | None = None,
+    ) -> ModelConfig:
+        """From the contents of ``config.json`` and ``generation_config.json``. ``overrides``: fields that replace
+        those of ``config``. Raises ``UserError`` naming the field."""
+        from engine.models.config_hf import read_hf
+
+        return read_hf(config, generation_config, name, overrides)
+
+    @staticmethod
+    def from_gguf(
+        metadata: Mapping[str, object],
+        tensors: Mapping[str, GgufTensor],
+        name: str,
+        rope_divisors: tuple[float, ...] = (),
+    ) -> ModelConfig:
+        """From a GGUF header. ``rope_divisors``: the values of its ``rope_freqs.weight``, if it has one. Raises
+        ``UserError`` naming the field."""
+        from engine.models.config_gguf import read_gguf
+
+        return read_gguf(metadata, tensors, name, rope_divisors)
+
+
+MAX_LAYERS = 4096
+MAX_HEAD_DIM = 4096
+
+
+def check_heads(fields: Fields, heads_key: str, heads: int, kv_key: str, kv_heads: int) -> None:
+    """Raises ``UserError`` where query heads do not divide among the key-value heads."""
+    if heads % kv_heads:
+        fields.refuse(heads_key, f"a multiple of {fields.prefix + kv_key!r}, which is {kv_heads}")
+
+
+def check_rope(fields: Fields, rope: Rope, head_dim: int) -> None:
+    """Raises ``UserError`` where the rotated part is no even share of a head, or a frequency is no number."""
+    if head_dim > MAX_HEAD_DIM:
+        fields.fail(f"heads of {head_dim} values; up to {MAX_HEAD_DIM} are supported")
+    if rope.dim % 2 or not 0 < rope.dim <= head_dim:
+        fields.fail(f"rope turns {rope.dim} values of a head of {head_dim}; expected an even number up to {head_dim}")
+    try:
+        frequencies = rope.inverse_frequencies()
+    except (ValueError, ArithmeticError) as error:
+        fields.fail(f"the rope fields give no frequencies ({error}): {rope}")
+    if not all(math.isfinite(frequency) and frequency > 0 for frequency in frequencies):
+        fields.fail(f"the rope fields give frequencies that are not above 0: {rope}")
+
+
+def known_ids(ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
+    """Without repeats, and without ids outside the vocabulary (-1 stands for "none"; a model cannot say them)."""
+    return tuple(dict.fromkeys(token for token in ids if 0 <= token < vocab_size))

@@ -1,0 +1,145 @@
+"""Model descriptions of the Hub: ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import get_args
+
+from engine.models.config import (
+    MAX_LAYERS,
+    Architecture,
+    Dtype,
+    ModelConfig,
+    check_heads,
+    check_rope,
+    known_ids,
+)
+from engine.models.fields import Fields
+from engine.models.rope_hf import merge_rope, read_rope
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+
+
+def read_hf(
+    config: Mapping[str, object],
+    generation_config: Mapping[str, object] | None,
+    name: str,
+    overrides: Mapping[str, object] | None,
+) -> ModelConfig:
+    source = f"config.json of {name}"
+    rope_values = merge_rope(config, overrides or {}, source)
+    fields = Fields(source, {**config, **(overrides or {})})
+    architecture = _architecture(fields)
+    if fields.get("quantization_config"):
+        fields.fail(f"field 'quantization_config' asks for quantised weights ({_method(fields)}); only dense ones load")
+    fields.choice("hidden_act", ("silu",), "silu")
+
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    kv_heads = fields.integer("num_key_value_heads", heads)
+    check_heads(fields, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    head_dim = _head_dim(fields, architecture, hidden, heads)
+    rope, max_position = read_rope(fields, rope_values, head_dim)
+    check_rope(fields, rope, head_dim)
+    layers, vocab = fields.integer("num_hidden_layers", most=MAX_LAYERS), fields.integer("vocab_size")
+    biased = architecture in ("llama", "qwen3") and fields.flag("attention_bias", False)
+    eos, bos = _end_ids(fields, generation_config, name, architecture)
+    return ModelConfig(
+        architecture=architecture,
+        name=name,
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=fields.integer("intermediate_size"),
+        max_position=max_position,
+        rms_eps=fields.number("rms_norm_eps"),
+        rope=rope,
+        tied_embeddings=fields.flag("tie_word_embeddings", False),
+        qkv_bias=biased or architecture == "qwen2",
+        o_bias=biased,
+        mlp_bias=architecture == "llama" and fields.flag("mlp_bias", False),
+        qk_norm=architecture == "qwen3",
+        sliding_window=_window(fields, architecture, layers),
+        dtype=_dtype(fields),
+        weight_format="dense",
+        eos_ids=known_ids(eos, vocab),
+        bos_id=next(iter(known_ids(bos, vocab)), None),
+    )
+
+
+def _architecture(fields: Fields) -> Architecture:
+    listed = fields.get("architectures")
+    if listed is None:
+        model_types: dict[str, Architecture] = {architecture: architecture for architecture in ARCHITECTURES.values()}
+        return model_types[fields.choice("model_type", model_types)]
+    names = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+    for item in names:
+        if item in ARCHITECTURES:
+            return ARCHITECTURES[item]
+    near = get_close_matches(names[0], ARCHITECTURES, n=1) if names else []
+    fields.refuse("architectures", " or ".join(ARCHITECTURES) + (f" (nearest: {near[0]})" if near else ""))
+
+
+def _method(fields: Fields) -> object:
+    details = fields.values["quantization_config"]
+    return details.get("quant_method", "method not named") if isinstance(details, Mapping) else details
+
+
+def _head_dim(fields: Fields, architecture: Architecture, hidden: int, heads: int) -> int:
+    if fields.get("head_dim") is not None:
+        return fields.integer("head_dim")
+    if architecture == "qwen3":
+        return 128
+    if hidden % heads:
+        fields.refuse("hidden_size", f"a multiple of 'num_attention_heads', which is {heads}, or a field 'head_dim'")
+    return hidden // heads
+
+
+def _window(fields: Fields, architecture: Architecture, layers: int) -> int | None:
+    if architecture == "llama" or ("sliding_window" in fields.values and fields.get("sliding_window") is None):
+        return None
+    if architecture == "mistral":
+        return fields.integer("sliding_window", 4096)
+    if not fields.flag("use_sliding_window", False):
+        return None
+    window = fields.integer("sliding_window", 4096)
+    first = fields.integer("max_window_layers", 28, least=0)
+    types = fields.get("layer_types")
+    if not isinstance(types, list):
+        types = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
+    kinds = set(map(str, types))
+    if kinds == {"full_attention"}:
+        return None
+    if kinds == {"sliding_attention"}:
+        return window
+    fields.fail(
+        f"fields 'use_sliding_window' and 'max_window_layers' ({first} of {layers} layers) mix full and sliding "
+        "attention; every layer must be of one kind"
+    )
+
+
+def _dtype(fields: Fields) -> Dtype:
+    key = "dtype" if fields.get("dtype") is not None else "torch_dtype"
+    dtype = fields.text(key, "float32").removeprefix("torch.")
+    if dtype not in get_args(Dtype):
+        fields.refuse(key, " or ".join(get_args(Dtype)))
+    return dtype  # type: ignore[return-value]
+
+
+def _end_ids(
+    fields: Fields, generation_config: Mapping[str, object] | None, name: str, architecture: Architecture
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    generation = Fields(f"generation_config.json of {name}", generation_config or {})
+    eos, bos = (fields.ids(key) + generation.ids(key) for key in ("eos_token_id", "bos_token_id"))
+    if architecture in ("llama", "mistral"):
+        eos = eos or (() if "eos_token_id" in fields.values else (2,))
+        bos = bos or (() if "bos_token_id" in fields.values else (1,))
+    return eos, bos
