@@ -11,7 +11,7 @@ from engine.models.fields import Fields
 from engine.models.rope import Rope
 
 if TYPE_CHECKING:
-    from engine.weights.gguf_file import GgufTensor
+    from engine.weights.gguf_header import GgufTensor
 
 __all__ = ["ModelConfig", "Rope"]
 

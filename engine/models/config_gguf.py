@@ -17,7 +17,7 @@ from engine.models.config import (
 from engine.models.fields import Fields
 from engine.models.rope import Rope, yarn_attention_factor
 from engine.models.rope_hf import MAX_FACTOR
-from engine.weights.gguf_file import GgufTensor
+from engine.weights.gguf_header import GgufTensor
 
 ARCHITECTURES: dict[str, Architecture] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _DTYPES: dict[str, Dtype] = {"F16": "float16", "BF16": "bfloat16"}

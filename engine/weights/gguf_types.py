@@ -58,5 +58,8 @@ GGUF_TYPES: dict[int, GgufType] = {
     41: GgufType("Q1_0", 128, 18),
 }
 
+WITHOUT_DEQUANTISATION = ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64", "Q1_0")
+"""Types that the gguf library cannot turn into floats."""
+
 BY_NAME: dict[str, GgufType] = {kind.name: kind for kind in GGUF_TYPES.values()}
 BY_FORMAT: dict[str, GgufType] = {kind.format: kind for kind in GGUF_TYPES.values()}

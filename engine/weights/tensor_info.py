@@ -1,0 +1,93 @@
+"""One stored tensor: what it is, where it lies, how to read it."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import UserError
+from engine.weights.gguf_types import BY_FORMAT, DENSE
+
+if TYPE_CHECKING:
+    import torch
+
+DENSE_FORMATS = tuple(DENSE.values())
+CHUNK_VALUES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """``name``: canonical. ``shape``: row-major. ``format``: "float32", "bfloat16", "float16", or "gguf." and a GGUF
+    type in lower case. ``offset``: bytes from the start of ``file``.
+
+    ``interleaved``: (heads, d) where the file keeps the first ``d`` rows of each head in the order 0, d/2, 1, d/2 + 1
+    and so on, as GGUF does for rotation in pairs; both readers undo it. ``None``: rows lie in canonical order.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    nbytes: int
+    file: Path
+    offset: int
+    interleaved: tuple[int, int] | None = None
+
+
+def read_packed(info: TensorInfo) -> torch.Tensor:
+    """uint8 [rows, bytes per row], the stored bytes in canonical row order; mapped, not copied, where the file's order
+    is canonical. The map ends with the tensor. Raises ``UserError`` if the file has shrunk."""
+    import torch
+
+    start = info.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    skip = info.offset - start
+    try:
+        with info.file.open("rb") as file:
+            data = mmap.mmap(file.fileno(), skip + info.nbytes, offset=start, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{info.file}: tensor {info.name!r} cannot be read: {error}; was the file changed?") from error
+    rows = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=skip).view(info.shape[0], -1)
+    if info.interleaved is None:
+        return rows
+    heads, rotated = info.interleaved
+    each = info.shape[0] // heads
+    order = torch.arange(info.shape[0]).view(heads, each)
+    order[:, :rotated] = order[:, :rotated].reshape(heads, rotated // 2, 2).transpose(1, 2).reshape(heads, rotated)
+    return rows[order.view(-1)]
+
+
+def read_dense(info: TensorInfo) -> torch.Tensor:
+    """[*shape] in the stored dtype, mapped where possible; float32 where it is stored in blocks."""
+    import torch
+
+    packed = read_packed(info)
+    if info.format not in DENSE_FORMATS:
+        return _dequantise(info, packed)
+    dtype: torch.dtype = getattr(torch, info.format)
+    if packed.data_ptr() % dtype.itemsize:
+        packed = packed.clone()
+    return packed.view(-1).view(dtype).view(info.shape)
+
+
+def _dequantise(info: TensorInfo, packed: torch.Tensor) -> torch.Tensor:
+    import torch
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    kind = BY_FORMAT[info.format]
+    dense = torch.empty(info.shape, dtype=torch.float32)
+    source, target = packed.numpy().reshape(-1), dense.numpy().reshape(-1)
+    blocks = max(CHUNK_VALUES // kind.block, 1)
+    values, nbytes = blocks * kind.block, blocks * kind.nbytes
+    try:
+        code = GGMLQuantizationType[kind.name]
+        for chunk in range(-(-target.size // values)):
+            part = source[chunk * nbytes : (chunk + 1) * nbytes]
+            target[chunk * values : (chunk + 1) * values] = dequantize(part.reshape(1, -1), code).reshape(-1)
+    except (KeyError, NotImplementedError) as error:
+        raise UserError(
+            f"{info.file}: tensor {info.name!r} is stored as {kind.name}, which the installed gguf library cannot "
+            "dequantise; install a newer one"
+        ) from error
+    return dense
