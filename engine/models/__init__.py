@@ -1,0 +1,18 @@
+"""Model config → program, by architecture name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.models.config import ModelConfig
+from engine.models.decoder import decoder
+from engine.program import Program
+
+Builder = Callable[[ModelConfig, str, int, str], Program]
+
+BUILDERS: dict[str, Builder] = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), decoder)
+
+
+def build_program(model: ModelConfig, dtype: str, page: int, cache_dtype: str = "") -> Program:
+    """The program of one rank. ``ModelConfig`` admits known architectures only."""
+    return BUILDERS[model.architecture](model, dtype, page, cache_dtype)

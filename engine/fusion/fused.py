@@ -1,0 +1,104 @@
+"""A fused op from its rule: the pattern is its reference, its shapes and its test inputs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from engine.fusion.samples import SAMPLES
+from engine.ops import OPS, Case, Op, Spec
+from platforms.contract import FusionRule
+
+_LINE = re.compile(r"(\w+)\(([\w, ]+)\) -> ([\w, ]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a pattern."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@cache
+def parse(rule: FusionRule) -> tuple[Step, ...]:
+    """The lines of a rule. Raises ``ValueError`` naming rule and line: bad syntax, unknown op, name made twice."""
+    steps: list[Step] = []
+    made: set[str] = set()
+    for line in rule.pattern:
+        found = _LINE.fullmatch(line)
+        if found is None or found[1] not in OPS:
+            raise ValueError(f"fusion rule {rule.name}: {line!r} is not 'op(a, b) -> c' with a known op")
+        step = Step(found[1], tuple(found[2].split(", ")), tuple(found[3].split(", ")))
+        if made & set(step.outputs):
+            raise ValueError(f"fusion rule {rule.name}: {line!r} makes a name that is already made")
+        made |= set(step.outputs)
+        steps.append(step)
+    if not steps or not set(rule.outputs) <= made:
+        raise ValueError(f"fusion rule {rule.name}: outputs {rule.outputs} are not all made by its pattern")
+    return tuple(steps)
+
+
+def external(steps: tuple[Step, ...]) -> tuple[str, ...]:
+    """Names that no line makes, in order of first appearance: the inputs of the fused op."""
+    made = {name for step in steps for name in step.outputs}
+    return tuple(dict.fromkeys(name for step in steps for name in step.inputs if name not in made))
+
+
+@cache
+def fused_op(rule: FusionRule) -> Op:
+    """The op a rule makes. Pure outputs come in the rule's order; see ``FusionRule`` for inputs and attributes."""
+    steps, inputs = parse(rule), external(parse(rule))
+    ops = [OPS[step.op] for step in steps]
+    names = tuple(dict.fromkeys(name for op in ops for name in op.attributes))
+
+    def reference(*tensors: Any, **attributes: Any) -> Any:
+        bound = dict(zip(inputs, tensors, strict=True))
+        for step, op in zip(steps, ops, strict=True):
+            result = op.reference(*(bound[n] for n in step.inputs), **_subset(attributes, op))
+            bound.update(zip(step.outputs, result if isinstance(result, tuple) else (result,), strict=True))
+        found = tuple(bound[name] for name in rule.outputs)
+        return found if len(found) > 1 else found[0]
+
+    reference.__name__ = rule.op
+    kinds = inspect.Parameter
+    reference.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in inputs]
+        + [kinds(name, kinds.KEYWORD_ONLY) for name in names]
+    )
+
+    def shapes(specs: tuple[Spec, ...], attributes: Mapping[str, Any]) -> tuple[Spec, ...]:
+        bound = dict(zip(inputs, specs, strict=True))
+        for step, op in zip(steps, ops, strict=True):
+            found = op.shapes(tuple(bound[name] for name in step.inputs), _subset(attributes, op))
+            bound.update(zip(step.outputs, found, strict=True))
+        return tuple(bound[name] for name in rule.outputs)
+
+    mutated = {step.inputs[at] for step, op in zip(steps, ops, strict=True) for at in op.mutates}
+    return Op(
+        rule.op,
+        reference,
+        shapes,
+        *SAMPLES.get(rule.op, (_no_inputs, ())),
+        {d: tuple(map(max, zip(*(op.tolerance[d] for op in ops), strict=True))) for d in ops[0].tolerance},  # type: ignore[misc]
+        tuple(at for at, name in enumerate(inputs) if name in mutated),
+        any(op.collective for op in ops),
+    )
+
+
+def _subset(attributes: Mapping[str, Any], op: Op) -> dict[str, Any]:
+    return {name: attributes[name] for name in op.attributes}
+
+
+def _no_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    raise ValueError("a rule of a plugin brings no sample inputs; its kernels are compared by the plugin's own tests")
+
+
+def all_ops(rules: tuple[FusionRule, ...]) -> dict[str, Op]:
+    """The vocabulary and every fused op of ``rules``, by name."""
+    return {**OPS, **{rule.op: fused_op(rule) for rule in rules}}

@@ -1,0 +1,106 @@
+"""Which rules rewrite the program: asked for, offered, allowed by the device, matched, and carried by a kernel."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from engine.errors import UserError
+from engine.fusion import RULES, UNAVAILABLE, rewrite
+from engine.levels import FUSIONS, LEVELS
+from engine.plan.kernels import REFERENCE, Chooser, describe, input_specs
+from engine.plan.ledger import Ledger
+from engine.plan_values import FusionReport
+from engine.program import Program
+from platforms.contract import FusionOffer, FusionRule, Verdict
+
+PREFIX = "compilation.pass_config."
+
+
+def fuse(
+    program: Program,
+    level: int,
+    ledger: Ledger,
+    offers: Mapping[str, FusionOffer],
+    extra: tuple[FusionRule, ...],
+    chooser: Chooser,
+) -> tuple[Program, tuple[FusionReport, ...]]:
+    """Apply every rule in catalog order. Decides each ``compilation.pass_config`` key: true iff the rule is requested
+    and eligible. Raises ``UserError`` where a user asks for a rule that the device or the engine cannot serve."""
+    rules: dict[str, list[FusionRule]] = {
+        name: [] for name in dict.fromkeys([r.name for r in RULES]) | dict.fromkeys(FUSIONS)
+    }
+    for rule in (*RULES, *extra):
+        rules.setdefault(rule.name, []).append(rule)
+    reports = []
+    for name, variants in rules.items():
+        wish, origin, why = _wish(name, variants, level, ledger)
+        verdict = _eligible(name, variants, offers, chooser)
+        matched = 0
+        if wish and verdict:
+            program, matched, verdict = _apply(program, variants, chooser, verdict)
+        if wish and not verdict and ledger.user(PREFIX + name):
+            raise UserError(
+                f"{ledger.asked(PREFIX + name)} cannot be served: {verdict.reason}. Drop the flag, or see "
+                "`engine explain` for what each fusion needs."
+            )
+        reason = verdict.reason if wish or not verdict else why
+        if wish and verdict and not matched:
+            reason = f"no match in the program; {verdict.reason}"
+            if ledger.user(PREFIX + name):
+                ledger.warnings.append(
+                    f"{ledger.asked(PREFIX + name)} matched nothing: this model's program has no "
+                    f"{' + '.join(_words(variants))}."
+                )
+        reports.append(FusionReport(name, wish, origin, bool(verdict), matched, reason))
+        ledger.set(PREFIX + name, wish and bool(verdict), origin, why if not wish else reason)
+    return program, tuple(reports)
+
+
+def _wish(name: str, variants: list[FusionRule], level: int, ledger: Ledger) -> tuple[bool, str, str]:
+    asked = ledger.user(PREFIX + name)
+    if asked is not None:
+        return asked, ledger.origin(PREFIX + name), "asked for" if asked else "switched off"
+    lowest = variants[0].level if variants else UNAVAILABLE[name][0]
+    if lowest is None:
+        return False, "level", "only a user turns it on" + (f": {variants[0].why_not_default}" if variants else "")
+    reached = LEVELS[level].rules
+    return lowest <= reached, "level", f"-O{lowest} and above turn it on" if lowest > reached else f"-O{lowest} reached"
+
+
+def _eligible(name: str, variants: list[FusionRule], offers: Mapping[str, FusionOffer], chooser: Chooser) -> Verdict:
+    if not variants:
+        return Verdict(False, UNAVAILABLE[name][1])
+    if name not in offers:
+        return Verdict(False, "not offered by the platform")
+    return offers[name].when(chooser.profile, chooser.facts)
+
+
+def _apply(
+    program: Program, variants: list[FusionRule], chooser: Chooser, verdict: Verdict
+) -> tuple[Program, int, Verdict]:
+    total = 0
+    for rule in variants:
+        candidate, matched = rewrite(program, rule, chooser.ops)
+        fused = [call for call in candidate.calls if call.op == rule.op]
+        for call in {describe(call, input_specs(candidate, call)): call for call in fused}.values():
+            choice = chooser.choose(call, input_specs(candidate, call))
+            if choice.chosen == REFERENCE:
+                said = "; ".join(f"{row}: {v.reason}" for row, v in choice.considered if not v)
+                return program, total, Verdict(False, f"no kernel for {rule.op}: {said or choice.reason}")
+        program, total = candidate, total + matched
+    return program, total, verdict
+
+
+def _words(variants: list[FusionRule]) -> list[str]:
+    return [line.split("(")[0] for line in variants[0].pattern] if variants else ["such calls"]
+
+
+def check_names(ledger: Ledger, extra: tuple[FusionRule, ...], given: Mapping[str, object]) -> None:
+    """Raises ``UserError`` for a fusion nobody knows."""
+    known = {*FUSIONS, *(rule.name for rule in (*RULES, *extra))}
+    for key in given:
+        name = key.removeprefix(PREFIX)
+        if key.startswith(PREFIX) and name not in known:
+            near = ", ".join(difflib.get_close_matches(name, known, 3)) or ", ".join(sorted(known))
+            raise UserError(f"{key}: no fusion is called {name!r}. Known: {near}.")

@@ -1,0 +1,132 @@
+"""Which row of the table computes a call, and what every other row said."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import UserError
+from engine.ops import Op, Spec
+from engine.plan_values import KernelChoice
+from engine.program import Call, Program
+from platforms.contract import DeviceProfile, Facts, Kernel, Verdict
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops may leave
+    their reference; ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels``."""
+
+    profile: DeviceProfile
+    facts: Facts
+    rows: tuple[Kernel, ...]
+    ops: Mapping[str, Op]
+    pins: Mapping[str, str]
+    custom_ops: tuple[str, ...]
+    refused: Mapping[tuple[str, str], str]
+    reference_only: bool
+
+    def check_pins(self) -> None:
+        """Raises ``UserError`` for a pin on an op or row that does not exist."""
+        for op, name in self.pins.items():
+            if op not in self.ops:
+                near = difflib.get_close_matches(op, self.ops, 3) or sorted(self.ops)
+                raise UserError(f"--kernel {op}={name}: no op is called {op!r}. Known ones near it: {', '.join(near)}.")
+            names = [row.name for row in self.rows if row.op == op] + [REFERENCE]
+            if name not in names:
+                raise UserError(
+                    f"--kernel {op}={name}: {op} has no row {name!r} on this platform; it has {', '.join(names)}."
+                )
+
+    def choose(self, call: Call, specs: tuple[Spec, ...], count: int = 1) -> KernelChoice:
+        """Raises ``UserError`` where a pinned row says no, or where two rows of equal priority both say yes."""
+        text, pin = describe(call, specs), self.pins.get(call.op, "")
+        facts = {**self.facts, **call.attributes, **call_facts(specs)}
+        considered = tuple((row.name, self._verdict(row, facts)) for row in self._table(call.op))
+        willing = [row for row, (_, verdict) in zip(self._table(call.op), considered, strict=True) if verdict]
+
+        def made(row: Kernel | None, reason: str) -> KernelChoice:
+            name, target = (row.name, row.target) if row else (REFERENCE, "")
+            return KernelChoice(call.op, text, count, name, target, reason, considered)
+
+        if pin == REFERENCE:
+            return made(None, "asked for with --kernel")
+        if pin:
+            verdict = dict(considered)[pin]
+            if not verdict:
+                raise UserError(
+                    f"--kernel {call.op}={pin} cannot be served: {verdict.reason}. Call: {text}. "
+                    "Drop the flag to let the plan choose."
+                )
+            return made(next(row for row in willing if row.name == pin), "asked for with --kernel")
+        if self.reference_only:
+            return made(None, "asked for with --kernels reference")
+        allowed = self._allowed(call.op)
+        if not allowed:
+            return made(None, allowed.reason)
+        if not willing:
+            return made(None, "no row says yes" if considered else "the platform has no row for it")
+        if len(willing) > 1 and willing[0].priority == willing[1].priority:
+            raise UserError(
+                f"kernels {willing[0].name} and {willing[1].name} of {call.op} share priority "
+                f"{willing[0].priority} and both accept {text}; pin one with --kernel {call.op}=NAME."
+            )
+        return made(willing[0], dict(considered)[willing[0].name].reason)
+
+    def _table(self, op: str) -> list[Kernel]:
+        return sorted((row for row in self.rows if row.op == op), key=lambda row: (-row.priority, row.name))
+
+    def _verdict(self, row: Kernel, facts: Facts) -> Verdict:
+        if (row.op, row.name) in self.refused:
+            return Verdict(False, f"first touch: {self.refused[row.op, row.name]}")
+        if facts.get("batch_invariant") and not row.batch_invariant:
+            return Verdict(False, "not batch-invariant")
+        needs = row.needs(self.profile, facts)
+        return row.accepts(self.profile, facts) if needs else needs
+
+    def _allowed(self, op: str) -> Verdict:
+        if f"-{op}" in self.custom_ops:
+            return Verdict(False, f"custom_ops holds -{op}")
+        if "none" in self.custom_ops and f"+{op}" not in self.custom_ops:
+            return Verdict(False, "custom_ops is none: the code generator takes it")
+        return Verdict(True, "custom_ops allows it")
+
+
+def choose_all(program: Program, chooser: Chooser) -> tuple[KernelChoice, ...]:
+    """One choice per kind of call, in order of first appearance."""
+    kinds: dict[str, tuple[Call, tuple[Spec, ...], int]] = {}
+    for call in program.calls:
+        specs = input_specs(program, call)
+        key = f"{call.op} {describe(call, specs)}"
+        kinds[key] = (call, specs, kinds[key][2] + 1 if key in kinds else 1)
+    return tuple(chooser.choose(call, specs, count) for call, specs, count in kinds.values())
+
+
+def input_specs(program: Program, call: Call) -> tuple[Spec, ...]:
+    found = (program.weights.get(name) or program.values[name] for name in call.inputs)
+    return tuple(Spec(value.dtype, value.shape) for value in found)
+
+
+def call_facts(specs: tuple[Spec, ...]) -> dict[str, Any]:
+    """What a row's ``accepts`` sees of a call beside its attributes: ``call_dtype`` (of the first floating input),
+    ``call_dtypes``, ``call_shapes``."""
+    floating = [spec.dtype for spec in specs if "float" in spec.dtype]
+    return {
+        "call_dtype": floating[0] if floating else specs[0].dtype,
+        "call_dtypes": tuple(spec.dtype for spec in specs),
+        "call_shapes": tuple(spec.shape for spec in specs),
+    }
+
+
+def describe(call: Call, specs: tuple[Spec, ...]) -> str:
+    """One line that tells kinds of calls apart: types of the inputs, short attributes."""
+    tensors = " ".join(f"{spec.dtype}[{','.join(map(str, spec.shape))}]" for spec in specs)
+    rest = " ".join(
+        f"{name}={value if not isinstance(value, tuple) or len(value) < 5 else f'({len(value)} values)'}"
+        for name, value in sorted(call.attributes.items())
+    )
+    return f"{tensors} {rest}".strip()

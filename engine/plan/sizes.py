@@ -1,0 +1,129 @@
+"""Modes asked for, dtype, cache, scheduler limits and capture sizes."""
+
+from __future__ import annotations
+
+from engine.errors import UserError
+from engine.levels import Level
+from engine.models.config import ModelConfig
+from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
+from engine.plan.ledger import Ledger
+from platforms.contract import DeviceProfile
+
+DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
+PIECEWISE_GRAPHS = ("PIECEWISE", "FULL_AND_PIECEWISE")
+
+
+def requested(ledger: Ledger, level: Level, eager: bool) -> tuple[str, str]:
+    """Compile mode and graph mode asked for, before the device is asked. Raises ``UserError`` naming both flags where
+    two explicit ones contradict each other."""
+    keys = ("compilation.mode", "compilation.graph_mode")
+    asked = [ledger.user(key) for key in keys]
+    if eager:
+        for key, value in zip(keys, asked, strict=True):
+            if value not in (None, "NONE"):
+                raise UserError(f"--enforce-eager and {ledger.asked(key)} contradict each other; drop one of them.")
+        return "NONE", "NONE"
+    mode, graphs = (value or level.defaults[key] for key, value in zip(keys, asked, strict=True))
+    if mode != "PIECEWISE" and graphs in PIECEWISE_GRAPHS:
+        if None not in asked:
+            raise UserError(
+                f"{ledger.asked(keys[1])} needs compiled pieces, and {ledger.asked(keys[0])} makes none; "
+                "use -cc.mode=PIECEWISE, or a graph mode without pieces."
+            )
+        if asked[0] is not None:
+            graphs = "FULL_DECODE_ONLY" if graphs == "FULL_AND_PIECEWISE" else "NONE"
+        else:
+            mode = "PIECEWISE"
+    return mode, graphs
+
+
+def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> str:
+    """Type of weights and activations. Raises ``UserError`` for a type the device has no arithmetic for."""
+    key = "model.dtype"
+    asked = ledger.user(key)
+    if asked not in (None, "auto"):
+        if f"dtype.{asked}" not in profile.features and f"dtype.{asked}.emulated" not in profile.features:
+            have = ", ".join(sorted(name[6:] for name in profile.features if name.startswith("dtype.")))
+            raise UserError(
+                f"{ledger.asked(key)} cannot be served: {profile.product or profile.arch} computes in {have}."
+            )
+        return ledger.decide(key)
+    setting = ledger.setting(key)
+    if setting is not None:
+        return ledger.set(key, setting.value, "platform", setting.reason)
+    if f"dtype.{model.dtype}" in profile.features:
+        return ledger.set(key, model.dtype, "default", "the checkpoint's own type")
+    return ledger.set(key, "float32", "derived", f"the device has no {model.dtype} arithmetic")
+
+
+def decide_cache(ledger: Ledger, dtype: str) -> None:
+    ledger.decide("cache.block_size", DEFAULT_BLOCK)
+    if ledger.user("cache.kv_cache_dtype") in (None, "auto"):
+        ledger.set("cache.kv_cache_dtype", dtype, "derived", "auto: as the activations")
+    else:
+        ledger.decide("cache.kv_cache_dtype")
+    for key in ("cache.gpu_memory_utilization", "cache.enable_prefix_caching"):
+        ledger.decide(key)
+    ledger.decide("cache.kv_cache_memory_bytes", None, "default", "what the share leaves")
+
+
+def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
+    """Raises ``UserError`` naming two flags that contradict each other."""
+    length = ledger.user("scheduler.max_model_len")
+    if length in (None, "auto"):
+        ledger.set("scheduler.max_model_len", model.max_position, "default", "the model's own limit")
+    else:
+        ledger.decide("scheduler.max_model_len")
+        ledger.limit(
+            "scheduler.max_model_len", model.max_position, f"the model was made for {model.max_position} positions"
+        )
+    limit = ledger.decisions["scheduler.max_model_len"].value
+    chunked = ledger.decide("scheduler.enable_chunked_prefill")
+    ledger.decide("scheduler.policy")
+    ledger.decide("scheduler.long_prefill_token_threshold")
+    tokens = ledger.decide("scheduler.max_num_batched_tokens", DEFAULT_TOKENS)
+    if not chunked:
+        tokens = ledger.limit(
+            "scheduler.max_num_batched_tokens",
+            limit,
+            f"without chunked prefill a prompt of max_model_len {limit} must fit one step",
+            max,
+        )
+    seqs = ledger.decide("scheduler.max_num_seqs", DEFAULT_SEQS)
+    if seqs > tokens and ledger.user("scheduler.max_num_seqs") is not None:
+        ledger.limit("scheduler.max_num_batched_tokens", seqs, f"every one of max_num_seqs {seqs} needs a token", max)
+    else:
+        ledger.limit("scheduler.max_num_seqs", tokens, f"max_num_batched_tokens {tokens}")
+
+
+def decide_captures(ledger: Ledger, graphs: str) -> None:
+    """The sizes are decided even where nothing is captured, so that the reason can be read."""
+    tokens, seqs = (ledger.decisions[f"scheduler.{name}"].value for name in ("max_num_batched_tokens", "max_num_seqs"))
+    sizes, maximum = ledger.user("compilation.capture_sizes"), ledger.user("compilation.max_capture_size")
+    idle = f"graph mode {graphs}: none is captured" if graphs == "NONE" else ""
+    cap = ledger.setting("compilation.capture_cap")
+    for key, size in [("compilation.max_capture_size", maximum), ("compilation.capture_sizes", max(sizes or [0]))]:
+        if size and size > tokens:
+            raise UserError(
+                f"{ledger.asked(key)} cannot be served: a step has at most {tokens} tokens "
+                "(max_num_batched_tokens). Lower it, or raise --max-num-batched-tokens."
+            )
+    if sizes and maximum and max(sizes) != maximum:
+        raise UserError(
+            f"{ledger.asked('compilation.capture_sizes')} and {ledger.asked('compilation.max_capture_size')} "
+            "contradict each other: the largest size must be the maximum."
+        )
+    if idle and (sizes or maximum):
+        ledger.warnings.append(f"capture sizes were given, but nothing is captured: {idle}.")
+    found = sorted(set(sizes)) if sizes else capture_sizes(seqs, tokens, maximum, cap.value if cap else DEFAULT_CAP)
+    if sizes or maximum:
+        origin = ledger.origin("compilation.capture_sizes" if sizes else "compilation.max_capture_size")
+        ledger.set("compilation.capture_sizes", found, origin, idle or "asked for")
+    else:
+        ledger.set("compilation.capture_sizes", [] if idle else found, "derived", idle or "from max_num_seqs")
+    ledger.set(
+        "compilation.max_capture_size",
+        max(ledger.decisions["compilation.capture_sizes"].value, default=0),
+        "derived",
+        idle or "the largest capture size",
+    )
