@@ -1,4 +1,4 @@
-"""What each ``-O`` level asks for, as data. Standard library only; nothing here is a callable.
+"""What each ``-O`` level asks for, as data: no value of the table is a callable. Standard library only.
 
 A level is a set of defaults: each of its values can be given by hand, and a value given by hand is never overwritten.
 Whether a rule that a level turns on acts on a device is for the platform's predicates to say.
@@ -6,12 +6,10 @@ Whether a rule that a level turns on acts on a device is for the platform's pred
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
-
-from platforms.contract import FusionRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +71,22 @@ USER_ONLY: Mapping[str, str] = MappingProxyType(
 """Rule → why no level turns it on."""
 
 
-def describe(rules: Iterable[FusionRule]) -> list[dict[str, str]]:
+def describe(rules: Mapping[str, int | None]) -> list[dict[str, str]]:
     """The table of documentation and help, one row per level: ``level mode graph_mode fusions tuning purpose``, and a
-    last row for the rules that only a user turns on. ``rules``: the fusion catalog."""
-    known = tuple(rules)
+    last row for the rules that only a user turns on. ``rules``: name → its level, or ``None``."""
     rows = []
     for level in LEVELS:
-        added = [rule.name for rule in known if rule.level == level.number]
+        added = ", ".join(name for name, lowest in rules.items() if lowest == level.number)
+        above = "as above" if level.number > 1 else ""
         rows.append(
             {
-                "level": f"-O{level.number}",
+                "level": f"-O{level.number}" + (" (default)" if level.number == DEFAULT_LEVEL else ""),
                 "mode": level.mode,
                 "graph_mode": level.graph_mode,
-                "fusions": ("+ " if level.number > 1 and added else "") + (", ".join(added) or "none added"),
+                "fusions": ", and ".join(part for part in (above, added) if part) or "none",
                 "tuning": level.tuning,
-                "purpose": level.purpose + (" (default)" if level.number == DEFAULT_LEVEL else ""),
+                "purpose": level.purpose,
             }
         )
-    rows[0]["fusions"] = "none"
-    user_only = ", ".join(rule.name for rule in known if rule.level is None)
-    rows.append(
-        dict.fromkeys(rows[0], "") | {"level": "only by the user", "fusions": user_only, "purpose": "reason in explain"}
-    )
-    return rows
+    by_hand = ", ".join(name for name, lowest in rules.items() if lowest is None)
+    return [*rows, dict.fromkeys(rows[0], "") | {"level": "by hand only", "fusions": by_hand}]

@@ -1,0 +1,63 @@
+"""Settings in environment variables, which the caller passes as a mapping. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from engine.compat import FOREIGN_PREFIX, OWN_PREFIX, VARIABLES, VARIABLES_NOT_TAKEN
+from engine.config.assignments import Assignments
+from engine.config.fields import FIELDS, OTHER_VARIABLES
+
+_SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+"""What Kubernetes injects for every service in the namespace, one named like us included."""
+
+
+def lookup(name: str, environ: Mapping[str, str]) -> str:
+    """The text of a variable under our prefix or, failing that, under the other; ``""`` when unset. ``name`` carries
+    no prefix, as in ``CACHE_ROOT``."""
+    return environ.get(OWN_PREFIX + name, "") or environ.get(FOREIGN_PREFIX + name, "")
+
+
+def read_environment(environ: Mapping[str, str]) -> tuple[Assignments, list[str]]:
+    """The values, and warnings. An empty variable is an unset one. Raises ``UserError`` naming the variable."""
+    values, warnings = Assignments("environment"), []
+    for field in FIELDS:
+        texts = {name: environ[name].strip() for name in _spellings(field.environment) if environ.get(name, "").strip()}
+        if field.key == "server.port" and texts and next(iter(texts.values())).startswith("tcp://"):
+            warnings.append(f"{next(iter(texts))} is ignored: Kubernetes set it for a service of that name")
+            continue
+        if len(set(texts.values())) > 1:
+            (own, value), *others = texts.items()
+            warnings.append(f"{own}={value} wins over " + ", ".join(f"{name}={text}" for name, text in others))
+        for name, text in list(texts.items())[:1]:
+            values.assign(field, text, f"{name}:")
+    return values, warnings
+
+
+def unknown_variables(environ: Mapping[str, str], known: Collection[str] = ()) -> list[str]:
+    """One warning per variable that looks like ours and that nothing reads. ``known``: full names that platforms
+    read."""
+    names = {name for field in FIELDS for name in _spellings(field.environment)} | set(known)
+    names |= {prefix + name for prefix in (OWN_PREFIX, FOREIGN_PREFIX) for name in OTHER_VARIABLES}
+    warnings = []
+    for name in sorted(environ):
+        if not name.startswith((OWN_PREFIX, FOREIGN_PREFIX)) or name in names or _SERVICE.fullmatch(name):
+            continue
+        if name in VARIABLES_NOT_TAKEN:
+            warnings.append(f"{name} is not read: {VARIABLES_NOT_TAKEN[name]}")
+            continue
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, sorted(names), n=1, cutoff=0.75)
+        warnings.append(f"{name} is not read by anything here" + (f"; did you mean {near[0]}?" if near else ""))
+    return warnings
+
+
+def _spellings(own: str) -> tuple[str, ...]:
+    """Our name of a variable and the others that stand for it, ours first."""
+    if not own:
+        return ()
+    foreign = FOREIGN_PREFIX + own.removeprefix(OWN_PREFIX)
+    taken = () if foreign in VARIABLES_NOT_TAKEN else (foreign,)
+    return (own, *taken, *(name for name, meant in VARIABLES.items() if meant == own))

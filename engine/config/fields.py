@@ -1,0 +1,134 @@
+"""The one table of settings: command line, files, environment, help and documentation are all made from it.
+
+Hand-written on the standard library: the libraries that do this cost more to import than ``engine explain`` may take
+as a whole, and pydantic stays where it earns its keep, at the HTTP layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine import compat
+from engine.config import kinds as k
+from engine.config.values import Kind
+from engine.levels import DEFAULT_LEVEL, FUSIONS, USER_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One setting. ``key``: canonical and dotted; also what a file may call it. ``flags``: as typed; without any, the
+    flag is ``--key``. ``default``: ``None`` where something else decides, which ``unset`` names. ``only``: the one
+    subcommand that knows it; such a field is read from the command line alone. ``variable``: after the prefix, where
+    it does not follow from the flag."""
+
+    key: str
+    kind: Kind
+    group: str
+    help: str
+    flags: tuple[str, ...] = ()
+    default: Any = None
+    unset: str = "the plan decides"
+    only: str = ""
+    variable: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The flag that messages and help name first."""
+        if self.flags:
+            return self.flags[0]
+        section, _, rest = self.key.partition(".")
+        short = {full: short for short, full in compat.SHORT_SECTIONS.items()}.get(section)
+        return f"-{short}.{rest}" if short else f"--{section.replace('_', '-')}.{rest}"
+
+    @property
+    def environment(self) -> str:
+        """Its variable in the environment, or ``""``."""
+        if self.only:
+            return ""
+        name = next((flag.lstrip("-") for flag in self.flags if flag.startswith("--")), self.key)
+        return compat.OWN_PREFIX + (self.variable or name.replace("-", "_").replace(".", "_").upper())
+
+
+MODEL, DEVICE, COMPILE, FUSE = "Model", "Platform, level and kernels", "Compilation and graphs", "Fusions"
+CACHE, SCHEDULE, PARALLEL, SERVER = "Cache", "Scheduler", "Parallelism", "Server"
+LEVEL_DECIDES, USER_DECIDES = "the level decides", "off: only a user turns it on"
+
+FIELDS: tuple[Field, ...] = (
+    Field("model.name", Kind("MODEL", k.text), MODEL, "a GGUF file, a folder with config.json, or a name that `engine "
+          "pull` knows; also the first word after the subcommand", ("--model",), unset="the built-in model"),
+    Field("model.served_name", k.NAME, MODEL, "what requests call it", ("--served-model-name",), unset="its own name"),
+    Field("model.dtype", k.DTYPE, MODEL, f"{k.words((*k.DTYPE_NAMES, 'half', 'float'))}: type of activations",
+          ("--dtype",), unset="auto"),
+    Field("model.chat_template", k.FILE, MODEL, "a file with a Jinja template, or the template itself",
+          ("--chat-template",), unset="the model's own"),
+    Field("model.seed", k.SEED, MODEL, "seed of requests that bring none", ("--seed",), 0),
+    Field("platform", k.NAME, DEVICE, "auto, NAME, NAME:target for a device described and not present, or "
+          "module:attribute of a plugin that is not installed", ("--platform",), "auto"),
+    Field("profile_file", k.FILE, DEVICE, "plan for a device saved by `engine platforms --json`",
+          ("--profile",), unset="the platform's device", only="explain"),
+    Field("optimization_level", k.LEVEL, DEVICE, "start time against speed: 0, 1, 2 or 3; also -O2, -O=2",
+          ("-O", "--optimization-level"), DEFAULT_LEVEL),
+    Field("enforce_eager", k.SWITCH, DEVICE, "no compilation and no graphs; everything else as the level says",
+          ("--enforce-eager",), False),
+    Field("kernels", k.KERNELS, DEVICE, "auto, or reference: plain torch for every op", ("--kernels",), "auto"),
+    Field("kernel_pins", k.PINS, DEVICE, "this kernel for this op, or exit with the reason; may be given again",
+          ("--kernel",), unset="the best row of the table"),
+    Field("kernel_config.autotune", k.SWITCH, DEVICE, "let kernel libraries tune themselves", unset=LEVEL_DECIDES),
+    Field("compilation.mode", k.MODE, COMPILE, k.words(compat.MODE_NUMBERS), unset=LEVEL_DECIDES),
+    Field("compilation.graph_mode", k.GRAPH_MODE, COMPILE, k.words(k.GRAPH_MODE_NAMES), unset=LEVEL_DECIDES),
+    Field("compilation.backend", k.NAME, COMPILE, "code generator of the pieces", unset="the platform decides"),
+    Field("compilation.custom_ops", k.OPERATIONS, COMPILE, "all or none, then +op and -op: which ops may leave their "
+          "reference"),
+    Field("compilation.splitting_ops", k.OPS, COMPILE, "ops that stand between pieces"),
+    Field("compilation.capture_sizes", k.SIZES, COMPILE, "token counts to capture graphs for", ("--capture-sizes",)),
+    Field("compilation.max_capture_size", k.SIZE, COMPILE, "the largest of them", ("--max-capture-size",)),
+    Field("compilation.compile_sizes", k.COMPILE_SIZES, COMPILE, "token counts compiled with fixed shapes; "
+          "capture_sizes: those", unset="none"),
+    Field("compilation.compile_ranges_endpoints", k.ENDPOINTS, COMPILE, "token counts at which compiled ranges end"),
+    Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
+          unset="nothing is written", variable="DEBUG_DUMP_PATH"),
+    *(Field(f"compilation.pass_config.{name}", k.SWITCH, FUSE, USER_ONLY.get(name, "fuse where the device can"),
+            unset=USER_DECIDES if name in USER_ONLY else LEVEL_DECIDES) for name in FUSIONS),
+    Field("cache.block_size", k.COUNT, CACHE, "tokens per block of the KV cache", ("--block-size",)),
+    Field("cache.gpu_memory_utilization", k.SHARE, CACHE, "share of the device's memory that may be used in all",
+          ("--gpu-memory-utilization",), 0.9),
+    Field("cache.kv_cache_memory_bytes", k.BYTES, CACHE, "exact size of the KV cache, as in 8G; the share is then not "
+          "used", ("--kv-cache-memory-bytes",), unset="what the share leaves"),
+    Field("cache.kv_cache_dtype", k.CACHE_DTYPE, CACHE, k.words(k.DTYPE_NAMES), ("--kv-cache-dtype",), "auto"),
+    Field("cache.enable_prefix_caching", k.SWITCH, CACHE, "reuse the blocks of equal prefixes",
+          ("--enable-prefix-caching",), True),
+    Field("scheduler.max_model_len", k.LENGTH, SCHEDULE, "longest prompt and answer together; auto: what fits",
+          ("--max-model-len",), unset="the model's own limit"),
+    Field("scheduler.max_num_seqs", k.SIZE, SCHEDULE, "most requests in one step", ("--max-num-seqs",)),
+    Field("scheduler.max_num_batched_tokens", k.SIZE, SCHEDULE, "most tokens in one step",
+          ("--max-num-batched-tokens",)),
+    Field("scheduler.enable_chunked_prefill", k.SWITCH, SCHEDULE, "cut long prompts to fit beside running requests",
+          ("--enable-chunked-prefill",), True),
+    Field("scheduler.long_prefill_token_threshold", k.LIMIT, SCHEDULE, "longest piece of a prompt in one step; 0: no "
+          "limit", ("--long-prefill-token-threshold",), 0),
+    Field("scheduler.policy", k.POLICY, SCHEDULE, "fcfs or priority", ("--scheduling-policy",), "fcfs"),
+    Field("parallel.tensor_parallel_size", k.COUNT, PARALLEL, "devices that share each layer",
+          ("--tensor-parallel-size", "-tp"), 1),
+    Field("parallel.pipeline_parallel_size", k.COUNT, PARALLEL, "stages that share the layers",
+          ("--pipeline-parallel-size", "-pp"), 1),
+    Field("parallel.data_parallel_size", k.COUNT, PARALLEL, "copies of the model", ("--data-parallel-size", "-dp"), 1),
+    Field("server.host", k.NAME, SERVER, "address to listen on", ("--host",), "127.0.0.1"),
+    Field("server.port", k.PORT, SERVER, "port to listen on; 0: any free one", ("--port",), 8000),
+    Field("server.api_key", k.KEYS, SERVER, "requests must bring one of these; may be given again", ("--api-key",),
+          unset="no key needed"),
+    Field("server.root_path", k.TEXT, SERVER, "path in front of every route, behind a proxy", ("--root-path",),
+          unset="none"),
+    Field("server.disable_log_stats", k.SWITCH, SERVER, "no periodic statistics", ("--disable-log-stats",), False),
+    Field("server.log_stats_interval", k.INTERVAL, SERVER, "between two lines of statistics", ("--log-stats-interval",),
+          10.0),
+    Field("server.shutdown_timeout", k.PATIENCE, SERVER, "how long a stop waits for running requests",
+          ("--shutdown-timeout",), 30.0),
+    Field("server.ignore_unknown_fields", k.SWITCH, SERVER, "accept request fields nobody knows, with a log line",
+          ("--ignore-unknown-fields",), False),
+)
+
+BY_KEY: dict[str, Field] = {field.key: field for field in FIELDS}
+
+OTHER_VARIABLES: dict[str, str] = {"CACHE_ROOT": "folder for models and for what is built"}
+"""Variables, after the prefix, that are no field because code below the settings reads them."""

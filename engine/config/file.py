@@ -1,0 +1,72 @@
+"""Settings in a YAML file: any spelling of a name, nested or dotted; ``null`` is no value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine import compat
+from engine.config.assignments import Assignments
+from engine.config.names import SHORT, field_named, plain
+from engine.config.values import boolean
+from engine.errors import UserError
+
+
+def read_file(path: str) -> Assignments:
+    """Raises ``UserError`` naming the file, and the line or the key that is wrong."""
+    if not path.endswith((".yaml", ".yml")):
+        raise UserError(f"--config {path}: wants a file that ends in .yaml or .yml")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    values = Assignments("file", f"{path}: ")
+    for key, value in _load(text, path).items():
+        name = plain(key)
+        head, dot, rest = name.partition(".")
+        if name in SHORT:
+            values.assign(SHORT[name], value, key)
+        elif dot and head in compat.SHORT_SECTIONS:
+            values.assign_path(f"{compat.SHORT_SECTIONS[head]}.{rest}", value, key)
+        elif name.startswith("no_") and (field := field_named(name[3:])) and field.kind.switch and value is not None:
+            try:
+                values.assign(field, not boolean(value), key)
+            except ValueError as error:
+                raise UserError(f"{path}: {key} {value}: {error}") from error
+        else:
+            values.assign_path(key, value, key)
+    return values
+
+
+def _load(text: str, path: str) -> dict[str, Any]:
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        _check(node, path, yaml)
+        loaded = loader.construct_document(node) if node is not None else None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise UserError(f"{path}: {where}is not YAML: {getattr(error, 'problem', None) or error}") from error
+    finally:
+        loader.dispose()
+    if not isinstance(loaded, dict | None):
+        raise UserError(f"{path}: wants settings as `name: value`, found {type(loaded).__name__}")
+    return loaded or {}
+
+
+def _check(node: Any, path: str, yaml: Any) -> None:
+    """YAML lets a key stand twice, of which all readers keep the last; and a name must be text."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+            raise UserError(f"{path}: line {line}: the name of a setting must be text")
+        if key.value in seen:
+            raise UserError(f"{path}: line {line}: {key.value} stands there twice; keep one")
+        seen.add(key.value)
+        _check(value, path, yaml)

@@ -1,0 +1,66 @@
+"""The types of value that settings have. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine import compat
+from engine.config.values import (
+    Kind,
+    ascending,
+    boolean,
+    choice,
+    integer,
+    listing,
+    operations,
+    pairs,
+    seconds,
+    share,
+    size,
+    text,
+)
+from engine.levels import LEVELS
+
+DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
+GRAPH_MODE_NAMES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+LEVEL_NAMES = ", ".join(str(level.number) for level in LEVELS)
+
+
+def level(raw: Any) -> int:
+    if isinstance(raw, bool) or str(raw).strip() not in LEVEL_NAMES.split(", "):
+        raise ValueError(f"wants a level: {LEVEL_NAMES}")
+    return int(raw)
+
+
+def words(names: tuple[str, ...]) -> str:
+    """``a, b or c``."""
+    return ", ".join(names[:-1]) + f" or {names[-1]}"
+
+
+SWITCH = Kind("", boolean)
+TEXT, FILE, FOLDER, NAME = (Kind(metavar, text) for metavar in ("TEXT", "FILE", "FOLDER", "NAME"))
+COUNT = Kind("N", integer(1))
+SEED = Kind("N", integer(0, 2**63 - 1))
+PORT = Kind("N", integer(0, 65535))
+SIZE = Kind("N", size())
+BYTES = Kind("SIZE", size())
+LIMIT = Kind("N", size(0))
+LENGTH = Kind("N", size(1, {"auto": "auto", "-1": "auto"}))
+SHARE = Kind("SHARE", share)
+INTERVAL, PATIENCE = Kind("SECONDS", seconds(0.1)), Kind("SECONDS", seconds(0))
+LEVEL = Kind("N", level)
+DTYPE = Kind("TYPE", choice(*DTYPE_NAMES, "half", "float", also={"half": "float16", "float": "float32"}))
+CACHE_DTYPE = Kind("TYPE", choice(*DTYPE_NAMES))
+KERNELS = Kind("WHICH", choice("auto", "reference"))
+POLICY = Kind("WHICH", choice("fcfs", "priority"))
+PINS = Kind("OP=NAME", pairs, "update")
+KEYS = Kind("KEY", listing(text), collect=True)
+MODE = Kind("MODE", choice(*compat.MODE_NUMBERS, also=compat.MODES, numbers=compat.MODE_NUMBERS))
+GRAPH_MODE = Kind("MODE", choice(*GRAPH_MODE_NAMES, numbers=compat.GRAPH_MODE_NUMBERS))
+OPERATIONS = Kind("OPS", listing(text, operations), "extend")
+OPS = Kind("OPS", listing(text), "extend")
+SIZES = Kind("N,...", listing(size(), ascending), "extend")
+ENDPOINTS = Kind("N,...", listing(size(2), ascending), "extend")
+COMPILE_SIZES = Kind(
+    "N,...", listing(size(1, {"capture_sizes": "capture_sizes", **compat.COMPILE_SIZE_WORDS})), "extend"
+)

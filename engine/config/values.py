@@ -1,0 +1,185 @@
+"""How a written value becomes a typed one. Standard library only.
+
+A parser takes text (command line, environment) or the value that a file or a Python caller gave, and raises
+``ValueError`` whose message says what is wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Parse = Callable[[Any], Any]
+TRUE, FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)")
+_JSON_SIZE = re.compile(r'"(?:\\.|[^"\\])*"|(?<![\w.])\d+(?:\.\d+)?[kKmMgGtT]\b')
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value. ``metavar``: how help writes it, empty for a switch. ``merge``: what a second source does —
+    ``replace``; ``extend`` (a list, where ``+=`` appends); ``update`` (a mapping, entry by entry). ``collect``: giving
+    the flag again adds to the list."""
+
+    metavar: str
+    parse: Parse
+    merge: Literal["replace", "extend", "update"] = "replace"
+    collect: bool = False
+
+    @property
+    def switch(self) -> bool:
+        return not self.metavar
+
+
+def boolean(raw: Any) -> bool:
+    word = str(raw).strip().lower()
+    if word not in TRUE | FALSE:
+        raise ValueError("wants true or false")
+    return word in TRUE
+
+
+def text(raw: Any) -> str:
+    if not isinstance(raw, str):
+        raise ValueError(f"wants text, found {type(raw).__name__}; quote the value")
+    if not raw.strip():
+        raise ValueError("wants text that is not empty")
+    return raw
+
+
+def integer(low: int, high: int | None = None) -> Parse:
+    wanted = f"wants a whole number from {low}" + (f" to {high}" if high is not None else " on")
+
+    def parse(raw: Any) -> int:
+        if isinstance(raw, bool) or not re.fullmatch(r"[+-]?\d+", str(raw).strip()):
+            raise ValueError(wanted)
+        value = int(raw)
+        if value < low or (high is not None and value > high):
+            raise ValueError(wanted)
+        return value
+
+    return parse
+
+
+def size(low: int = 1, words: Mapping[str, Any] | None = None) -> Parse:
+    """A count that may end in k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024). ``words``: other values."""
+    known = dict(words or {})
+    wanted = f"wants a whole number from {low} on, or one like 8k (8000) or 8K (8192)"
+    wanted += "".join(f", or {word}" for word in dict.fromkeys(known.values()))
+
+    def parse(raw: Any) -> Any:
+        if str(raw).strip().lower() in known:
+            return known[str(raw).strip().lower()]
+        found = None if isinstance(raw, bool) else _SIZE.fullmatch(str(raw).strip())
+        if not found:
+            raise ValueError(wanted)
+        number, unit = found.groups()
+        factor = (1000 if unit.islower() else 1024) ** (" kmgt".index(unit.lower()) if unit else 0)
+        whole, _, part = number.partition(".")
+        scaled, rest = divmod(int(whole + part) * factor, 10 ** len(part))
+        if rest or scaled < low:
+            raise ValueError(wanted)
+        return scaled
+
+    return parse
+
+
+def share(raw: Any) -> float:
+    """A part of a whole, in (0, 1]."""
+    try:
+        value = float(raw)
+    except (TypeError, ValueError):
+        value = 0.0
+    if isinstance(raw, bool) or not 0 < value <= 1:
+        raise ValueError("wants a number above 0 and at most 1")
+    return value
+
+
+def seconds(low: float) -> Parse:
+    def parse(raw: Any) -> float:
+        try:
+            value = float(raw)
+        except (TypeError, ValueError):
+            value = -1.0
+        if isinstance(raw, bool) or not low <= value < float("inf"):
+            raise ValueError(f"wants seconds, at least {low:g}")
+        return value
+
+    return parse
+
+
+def choice(*names: str, also: Mapping[str, str] | None = None, numbers: tuple[str, ...] = ()) -> Parse:
+    """One of ``names`` in any case; ``also``: other spellings of them; ``numbers``: a position stands for a name."""
+    known = {_plain(name): name for name in names} | {_plain(name): value for name, value in (also or {}).items()}
+    wanted = f"wants one of {', '.join(names)}"
+
+    def parse(raw: Any) -> str:
+        if not isinstance(raw, bool):
+            word = str(raw).strip()
+            if word.isdecimal() and int(word) < len(numbers):
+                return numbers[int(word)]
+            if _plain(word) in known:
+                return known[_plain(word)]
+        raise ValueError(wanted)
+
+    return parse
+
+
+def listing(item: Parse, check: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda items: items) -> Parse:
+    """A list, ``a,b``, or JSON text. ``check`` sees all items and returns them."""
+
+    def parse(raw: Any) -> tuple[Any, ...]:
+        if isinstance(raw, str):
+            raw = parse_json(raw) if raw.lstrip().startswith("[") else [part for part in raw.split(",") if part.strip()]
+        items = raw if isinstance(raw, list | tuple) else [raw]
+        return check(tuple(item(part.strip() if isinstance(part, str) else part) for part in items))
+
+    return parse
+
+
+def pairs(raw: Any) -> dict[str, str]:
+    """``op=name``, several with commas, or a mapping."""
+    if isinstance(raw, str):
+        raw = parse_json(raw) if raw.lstrip().startswith("{") else raw.split(",")
+    if isinstance(raw, list | tuple):
+        if not all(isinstance(part, str) and "=" in part for part in raw):
+            raise ValueError("wants OP=NAME")
+        raw = dict(part.split("=", 1) for part in raw)
+    if not isinstance(raw, Mapping) or not all(isinstance(part, str) and part for pair in raw.items() for part in pair):
+        raise ValueError("wants OP=NAME")
+    return {op.strip(): name.strip() for op, name in raw.items()}
+
+
+def parse_json(raw: str) -> Any:
+    """JSON in which a bare number may carry a unit, as in ``{"max_capture_size": 1K}``."""
+    quoted = _JSON_SIZE.sub(lambda found: found[0] if found[0].startswith('"') else f'"{found[0]}"', raw)
+    try:
+        return json.loads(quoted)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error.msg} at character {error.pos + 1}") from error
+
+
+def operations(items: tuple[str, ...]) -> tuple[str, ...]:
+    """The grammar of ``custom_ops``: ``all`` or ``none``, then ``+op`` and ``-op``."""
+    for item in items:
+        if item not in ("all", "none") and not re.fullmatch(r"[+-]\w+", item):
+            raise ValueError(f"wants all, none, +op or -op, found {item!r}")
+    if "all" in items and "none" in items:
+        raise ValueError("has both all and none; keep one")
+    both = sorted({item[1:] for item in items if item[0] == "+"} & {item[1:] for item in items if item[0] == "-"})
+    if both:
+        raise ValueError(f"has both +{both[0]} and -{both[0]}; keep one")
+    return tuple(dict.fromkeys(items))
+
+
+def ascending(items: tuple[int, ...]) -> tuple[int, ...]:
+    """At least one size; sorted, without repetition."""
+    if not items:
+        raise ValueError("wants at least one size; to capture no graph use -cc.graph_mode=NONE")
+    return tuple(sorted(set(items)))
+
+
+def _plain(word: str) -> str:
+    return word.upper().replace("-", "_")
