@@ -79,14 +79,23 @@ def fused_op(rule: FusionRule) -> Op:
             bound.update(zip(step.outputs, found, strict=True))
         return tuple(bound[name] for name in rule.outputs)
 
-    mutated = {step.inputs[at] for step, op in zip(steps, ops, strict=True) for at in op.mutates}
+    def spots(kind: str) -> tuple[int, ...]:
+        found = {
+            step.inputs[at]
+            for step, op in zip(steps, ops, strict=True)
+            for at in getattr(op, kind)
+            if at < len(step.inputs)
+        }
+        return tuple(at for at, name in enumerate(inputs) if name in found)
+
     return Op(
         rule.op,
         reference,
         shapes,
         *SAMPLES.get(rule.op, (_no_inputs, ())),
         {d: tuple(map(max, zip(*(op.tolerance[d] for op in ops), strict=True))) for d in ops[0].tolerance},  # type: ignore[misc]
-        tuple(at for at, name in enumerate(inputs) if name in mutated),
+        spots("mutates"),
+        spots("weights"),
         any(op.collective for op in ops),
     )
 

@@ -24,6 +24,7 @@ def _linear_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     inputs=_linear_inputs,
     cases=tuple(Case({"tokens": t, "hidden": k, "out": n, "bias": t % 2}) for t, k, n in _SIZES),
     tolerance=_SUMS,
+    weights=(1, 2),
 )
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """``x @ weightᵀ (+ bias)``. x: [tokens, in], weight: [out, in] in format ``dense``, bias: [out]."""
@@ -48,6 +49,7 @@ _ROW_CASES = tuple(Case({"tokens": t, "hidden": k, "rows": n}) for t, k, n in [(
     inputs=lambda case, dtype, rng: _rows_inputs(case, dtype, rng)[::-1],
     cases=_ROW_CASES,
     tolerance=EXACT,
+    weights=(1,),
 )
 def embedding(ids: Any, weight: Any) -> Any:
     """Rows of a table. ids: [tokens] int64 in range, weight: [vocabulary, hidden] → [tokens, hidden]."""

@@ -25,7 +25,7 @@ def _two(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     return x, y
 
 
-@op(shapes=lambda specs, attributes: (specs[0],), inputs=_one, cases=_CASES)
+@op(shapes=lambda specs, attributes: (specs[0],), inputs=_one, cases=_CASES, weights=(1,))
 def rms_norm(x: Any, weight: Any, *, eps: float) -> Any:
     """``x / sqrt(mean(x²) + eps) * weight`` over each run of ``len(weight)`` elements of the last axis.
 

@@ -41,7 +41,8 @@ class Op:
     ``shapes``: output types from input types. ``mutates``: positions of inputs written in place; each is returned as
     an output, in the same order, after the pure ones. ``inputs(case, dtype, generator)`` makes tensors for a case.
     ``tolerance``: dtype → (relative, absolute) bound of any implementation against the reference in float64.
-    ``collective``: needs every rank of its group.
+    ``weights``: positions of parameters, which a kernel's ``pack`` may lay out anew. ``collective``: needs every
+    rank of its group.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Op:
     cases: tuple[Case, ...]
     tolerance: Mapping[str, tuple[float, float]]
     mutates: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
     collective: bool = False
 
     def __str__(self) -> str:
@@ -84,11 +86,12 @@ def op(
     cases: tuple[Case, ...],
     tolerance: Mapping[str, tuple[float, float]] = ROUNDING,
     mutates: tuple[int, ...] = (),
+    weights: tuple[int, ...] = (),
     collective: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Turn a torch function into an ``Op`` of the same name."""
 
     def make(reference: Callable[..., Any]) -> Op:
-        return Op(reference.__name__, reference, shapes, inputs, cases, tolerance, mutates, collective)
+        return Op(reference.__name__, reference, shapes, inputs, cases, tolerance, mutates, weights, collective)
 
     return make

@@ -1,0 +1,103 @@
+"""A plan and its tensors become one callable: a flat list of functions over registers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.errors import UserError
+from engine.ops import Op
+from engine.plan.kernels import describe, input_specs
+from engine.plan_values import Plan
+from engine.program import Call
+from platforms.contract import Kernel
+
+Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], dict[str, Any], tuple[int, ...]]
+
+
+def load_target(target: str) -> Callable[..., Any]:
+    """The object behind ``module:attribute``. Raises ``UserError`` naming it where it does not import."""
+    module, attribute = target.split(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"kernel target {target} cannot be loaded: {error}. Repair the package, or pin another "
+            "kernel with --kernel OP=NAME."
+        ) from error
+    return found
+
+
+class Bound:
+    """``tensors``: every weight and cache of the program by name; weights that a chosen kernel packs are replaced, and
+    dropped once nobody reads the plain form. ``ops``: the vocabulary, fused ops included."""
+
+    def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], tensors: dict[str, Any]) -> None:
+        self._program = plan.program
+        choices = {(row.op, row.call): row for row in plan.kernels}
+        table = {(row.op, row.name): row for row in rows}
+        self._registers: dict[str, int] = {}
+        self._values: list[Any] = []
+        packed: dict[tuple[str, ...], tuple[Any, ...]] = {}
+        plain: set[str] = set()
+        steps: list[tuple[Callable[..., Any], tuple[str, ...], Call]] = []
+        for call in self._program.calls:
+            choice = choices[call.op, describe(call, input_specs(self._program, call))]
+            row = table.get((call.op, choice.chosen))
+            inputs = call.inputs
+            if row is not None and row.pack:
+                spots = [at for at in ops[call.op].weights if at < len(inputs)]
+                key = (row.op, row.name, *(inputs[at] for at in spots))
+                if key not in packed:
+                    packed[key] = load_target(row.pack)(tuple(tensors[inputs[at]] for at in spots), call.attributes)
+                names = list(inputs)
+                for at, tensor in zip(spots, packed[key], strict=True):
+                    names[at] = f"{inputs[at]}|{row.op}|{row.name}"
+                    self._set(names[at], tensor)
+                inputs = tuple(names)
+            plain.update(inputs)
+            steps.append((load_target(choice.target) if choice.target else ops[call.op].reference, inputs, call))
+        for name in list(tensors):
+            if name in plain:
+                self._set(name, tensors[name])
+        self._steps = self._compile(steps)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Execute once. ``inputs``: a tensor for every program input; returns the named outputs."""
+        values = self._values.copy()
+        for name, tensor in inputs.items():
+            values[self._registers[name]] = tensor
+        for function, sources, targets, attributes, dead in self._steps:
+            result = function(*[values[at] for at in sources], **attributes)
+            if len(targets) == 1:
+                values[targets[0]] = result
+            else:
+                for at, tensor in zip(targets, result, strict=True):
+                    values[at] = tensor
+            for at in dead:
+                values[at] = None
+        return {name: values[self._registers[value]] for name, value in self._program.outputs.items()}
+
+    def _set(self, name: str, tensor: Any) -> None:
+        self._values[self._register(name)] = tensor
+
+    def _register(self, name: str) -> int:
+        if name not in self._registers:
+            self._registers[name] = len(self._values)
+            self._values.append(None)
+        return self._registers[name]
+
+    def _compile(self, steps: list[tuple[Callable[..., Any], tuple[str, ...], Call]]) -> list[Step]:
+        keep = {value.name for value in self._program.inputs} | set(self._program.outputs.values())
+        fixed = {name for name, at in self._registers.items() if self._values[at] is not None}
+        last = {name: at for at, (_, inputs, call) in enumerate(steps) for name in (*inputs, *call.outputs)}
+        for value in self._program.inputs:
+            self._register(value.name)
+        compiled: list[Step] = []
+        for at, (function, inputs, call) in enumerate(steps):
+            sources = tuple(self._register(name) for name in inputs)
+            targets = tuple(self._register(name) for name in call.outputs)
+            ends = {n for n in (*inputs, *call.outputs) if last[n] == at} - keep - fixed
+            compiled.append((function, sources, targets, dict(call.attributes), tuple(self._register(n) for n in ends)))
+        return compiled

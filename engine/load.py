@@ -1,0 +1,48 @@
+"""Weights from a checkpoint and empty caches, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.program import Program
+from platforms.contract import Runtime
+
+if TYPE_CHECKING:
+    from engine.weights.checkpoint import Checkpoint
+
+
+def load_weights(
+    program: Program, checkpoint: Checkpoint, runtime: Runtime, report: Callable[[int], None] = lambda nbytes: None
+) -> dict[str, Any]:
+    """Every weight of the program in its dtype. At most one checkpoint tensor is held beside what is kept. ``report``
+    is told the checkpoint bytes that were read after each tensor."""
+    import torch
+
+    loaded = {}
+    for weight in program.weights.values():
+        kind = getattr(torch, weight.dtype)
+        whole = torch.empty(weight.shape, dtype=kind, device=runtime.device)
+        at = 0
+        for name in weight.tensors:
+            part = checkpoint.read(name)
+            whole[at : at + part.shape[0]].copy_(part)
+            at += part.shape[0]
+            report(checkpoint.tensors[name].nbytes)
+        if at != weight.shape[0]:
+            raise ValueError(f"weight {weight.name}: {at} rows were read, its shape is {weight.shape}")
+        loaded[weight.name] = whole
+    return loaded
+
+
+def make_caches(program: Program, blocks: int, runtime: Runtime) -> dict[str, Any]:
+    """Zeroed caches in the reference layout: [2, blocks, page, heads, size]. Zero, since a kernel may multiply what it
+    masks."""
+    import torch
+
+    return {
+        name: torch.zeros(
+            (2, blocks, spec.page, spec.heads, spec.dims[0]), dtype=getattr(torch, spec.dtype), device=runtime.device
+        )
+        for name, spec in program.caches.items()
+    }

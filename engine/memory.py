@@ -1,0 +1,86 @@
+"""How many KV blocks fit. Pure arithmetic on bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import UserError
+from engine.program import Program
+from platforms.contract import Memory
+
+ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """``blocks`` of ``block_bytes`` each, and the sum in words."""
+
+    blocks: int
+    block_bytes: int
+    reason: str
+
+
+def block_bytes(program: Program) -> int:
+    """Bytes of one block over all caches of a program."""
+    return sum(spec.page * spec.heads * sum(spec.dims) * ITEM[spec.dtype] for spec in program.caches.values())
+
+
+def activation_bytes(program: Program, tokens: int, rows: int) -> int:
+    """Upper estimate of a step's activations: the three largest values at ``tokens`` tokens, the logits twice."""
+    sizes = {"tokens": tokens, "rows": rows}
+    total = {
+        name: ITEM.get(value.dtype, 8)
+        * _product([sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in value.shape])
+        for name, value in program.values.items()
+        if name not in program.caches
+    }
+    logits = total.pop(program.outputs["logits"], 0)
+    return 2 * logits + sum(sorted(total.values())[-3:])
+
+
+def kv_space(
+    program: Program,
+    before: Memory,
+    after: Memory,
+    share: float,
+    exact: int | None,
+    activations: int,
+    most: int,
+) -> Space:
+    """``before`` and ``after`` loading the weights. ``exact``: bytes a user asked for. ``most``: blocks that could ever
+    be used. Raises ``UserError`` where not one block fits."""
+    size = block_bytes(program)
+    if exact is not None:
+        budget, said = exact, f"{_size(exact)} asked for"
+        if exact > after.available:
+            raise UserError(
+                f"--kv-cache-memory-bytes={exact} cannot be served: {_size(after.available)} are available "
+                f"after loading the weights ({after.source}). Ask for less."
+            )
+    elif before.shared_with_host:
+        budget = int(before.available * share) - max(0, before.available - after.available) - activations
+        said = f"{share:g} of {_size(before.available)} available, less weights and {_size(activations)} of activations"
+    else:
+        budget = int(after.total * share) - (after.total - after.available) - activations
+        said = f"{share:g} of {_size(after.total)}, less what is in use and {_size(activations)} of activations"
+    fit = budget // size
+    if fit < 1:
+        raise UserError(
+            f"No memory for the cache blocks: {_size(max(0, budget))} for a block of {_size(size)} ({said}). "
+            "Raise --gpu-memory-utilization or --kv-cache-memory-bytes, shorten --max-num-batched-tokens, "
+            "or use a smaller model."
+        )
+    if exact is None and fit > most:
+        return Space(most, size, f"as many as the longest requests can use; {said}")
+    return Space(fit, size, said)
+
+
+def _product(numbers: list[int]) -> int:
+    total = 1
+    for number in numbers:
+        total *= number
+    return total
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.1f} MiB"

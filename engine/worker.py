@@ -1,0 +1,76 @@
+"""One device: opened, planned for, loaded, and ready to run steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.bind import Bound
+from engine.errors import UserError
+from engine.first_touch import first_touch
+from engine.fusion import RULES, all_ops
+from engine.load import load_weights, make_caches
+from engine.memory import Space, activation_bytes, kv_space
+from engine.phases import Phases
+from engine.plan import Observations, plan_for
+from engine.plan_values import Given, Plan
+from engine.runner import Runner
+from engine.weights.resolve import cache_root
+from platforms.contract import DeviceError, FusionRule, PlatformPlugin, Runtime
+
+if TYPE_CHECKING:
+    from engine.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Everything one device needs to serve. ``close`` gives the device back."""
+
+    runtime: Runtime
+    plan: Plan
+    runner: Runner
+    space: Space
+
+    def close(self) -> None:
+        self.runtime.close()
+
+
+def start_worker(
+    plugin: PlatformPlugin, index: int, checkpoint: Checkpoint, given: Mapping[str, Given], phases: Phases
+) -> Worker:
+    """Raises ``UserError`` where the device does not open, the plan refuses, or memory does not suffice."""
+    with phases("open device"):
+        try:
+            runtime = plugin.open(index)
+        except DeviceError as error:
+            raise UserError(str(error)) from error
+    rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
+    ops = all_ops((*RULES, *extra))
+    with phases("plan"):
+        plan = plan_for(plugin, runtime.profile, checkpoint.config, given, environment=os.environ)
+        refused = first_touch(plan, ops, rows, runtime, cache_root() / "first_touch")
+        if refused:
+            plan = plan_for(plugin, runtime.profile, checkpoint.config, given, Observations(refused), os.environ)
+    program = plan.program
+    before = runtime.memory()
+    with phases("load weights"):
+        tensors = load_weights(program, checkpoint, runtime)
+    with phases("KV cache"):
+        tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
+        page, longest = plan["cache.block_size"], plan["scheduler.max_model_len"]
+        space = kv_space(
+            program,
+            before,
+            runtime.memory(),
+            plan["cache.gpu_memory_utilization"],
+            plan["cache.kv_cache_memory_bytes"],
+            activation_bytes(program, tokens, seqs),
+            seqs * -(-longest // page),
+        )
+        tensors.update(make_caches(program, space.blocks, runtime))
+    with phases("bind"):
+        bound = Bound(plan, ops, rows, tensors)
+    del tensors
+    return Worker(runtime, plan, Runner(bound, program, checkpoint.config.vocab_size, runtime), space)
