@@ -1,0 +1,70 @@
+"""The descriptor of the host processor: the floor of automatic choice, always there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from platforms.contract import (
+    API_VERSION,
+    DeviceProfile,
+    Facts,
+    FusionOffer,
+    FusionRule,
+    Kernel,
+    PlatformPlugin,
+    Probe,
+    Runtime,
+    Setting,
+)
+from platforms.machine import Machine
+
+
+class CpuPlugin(PlatformPlugin):
+    """``machine``: what the probe looks at; the running machine unless a test says otherwise."""
+
+    name = "cpu"
+    api = API_VERSION
+    kind = "host"
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self._machine = machine or Machine()
+
+    def probe(self) -> Probe:
+        from platforms.cpu.probe import probe
+
+        return probe(self._machine)
+
+    def targets(self) -> Mapping[str, DeviceProfile]:
+        from platforms.cpu.targets import TARGETS
+
+        return TARGETS
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        from kernels_cpu.manifest import KERNELS
+
+        return KERNELS
+
+    def fusions(self) -> tuple[FusionOffer | FusionRule, ...]:
+        from kernels_cpu import manifest
+
+        offers: tuple[FusionOffer | FusionRule, ...] = getattr(manifest, "OFFERS", ())
+        return offers
+
+    def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
+        offline = bool(facts.get("offline"))
+        use = "offline" if offline else "serving"
+        settings = [
+            Setting("compilation.custom_ops", ["all"], "hand-written kernels lead on a host device"),
+            Setting("compilation.backend", "native", "a code generator takes longer to start than it saves here"),
+            Setting("scheduler.max_num_batched_tokens", 4096 if offline else 2048, f"a host processor, {use}"),
+            Setting("scheduler.max_num_seqs", 256 if offline else 128, f"a host processor, {use}"),
+        ]
+        if "dtype.bfloat16" not in profile.features:
+            reason = "bfloat16 matmul is emulated here: measured 1 GFLOP/s against 147 in float32 on such a processor"
+            settings.append(Setting("model.dtype", "float32", reason))
+        return tuple(settings)
+
+    def open(self, index: int) -> Runtime:
+        from platforms.cpu.runtime import CpuRuntime
+
+        return CpuRuntime(index, self._machine)

@@ -1,0 +1,42 @@
+"""The host as a device: no streams, and copies to the host are none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from platforms.contract import DeviceError, DeviceProfile, Memory, Runtime
+from platforms.cpu.probe import probe, read_memory
+from platforms.machine import Machine
+
+
+class CpuRuntime(Runtime):
+    """Opening it sets torch's number of threads to what the container may use."""
+
+    def __init__(self, index: int, machine: Machine) -> None:
+        if index != 0:
+            raise DeviceError(f"cpu device {index}: the host is one device, index 0")
+        try:
+            import torch
+        except (ImportError, OSError) as error:
+            raise DeviceError(f"cpu: torch cannot be imported ({error}); install it") from error
+        probed = probe(machine).profiles[0]
+        torch.set_num_threads(probed.limits["threads"])
+        libraries = {**probed.libraries, "torch": str(torch.__version__)}
+        self._profile = dataclasses.replace(probed, origin="measured", libraries=libraries)
+        self._device = torch.device("cpu")
+        self._machine = machine
+
+    @property
+    def profile(self) -> DeviceProfile:
+        return self._profile
+
+    @property
+    def device(self) -> Any:
+        return self._device
+
+    def memory(self) -> Memory:
+        return read_memory(self._machine)
+
+    def synchronize(self) -> None:
+        return None

@@ -1,0 +1,57 @@
+"""Processors described without having them: one socket each, with 64 GiB assumed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from platforms.contract import DeviceProfile
+from platforms.cpu.isa import arch_of, features_of
+
+LIBRARIES = {"torch": "2.13.0"}
+"""Assumed installed on a described processor, as is a C++ compiler."""
+
+_V2 = "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3 avx"
+_V3 = f"{_V2} avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"
+_AMX = f"{_V4} avx_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16"
+_ARM = "asimd asimdhp asimddp"
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+
+# target: family, product, flags, cores, threads, L1 data, L2, L3 bytes, document
+_PARTS: tuple[tuple[str, str, str, str, int, int, int, int, int, str], ...] = (
+    ("x86-64-v2", "x86-64", "Intel Xeon E5-2690", _V2, 8, 16, 32 * _KIB, 256 * _KIB, 20 * _MIB, "Intel ARK"),
+    ("x86-64-v3", "x86-64", "AMD EPYC 7763", _V3, 64, 128, 32 * _KIB, 512 * _KIB, 32 * _MIB, "AMD EPYC 7003 datasheet"),
+    ("x86-64-v4", "x86-64", "Intel Xeon Platinum 8380", _V4, 40, 80, 48 * _KIB, 1280 * _KIB, 60 * _MIB, "Intel ARK"),
+    ("amx", "x86-64", "Intel Xeon Platinum 8480+", _AMX, 56, 112, 48 * _KIB, 2 * _MIB, 105 * _MIB, "Intel ARK"),
+    ("armv8.2", "arm64", "AWS Graviton2", _ARM, 64, 64, 64 * _KIB, _MIB, 32 * _MIB, "Arm Neoverse N1 reference manual"),
+)
+
+
+def _target(
+    family: str, product: str, flags: str, cores: int, threads: int, l1: int, l2: int, l3: int, source: str
+) -> DeviceProfile:
+    given = frozenset(flags.split())
+    limits = {"threads": threads, "physical_cores": cores, "numa_nodes": 1}
+    return DeviceProfile(
+        platform="cpu",
+        arch=arch_of(family, given),
+        family=family,
+        product=product,
+        memory_bytes=64 << 30,
+        origin="described",
+        features=features_of(given) | {"mem.shared_with_host", "tool.cxx"},
+        limits=limits | {"l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3},
+        libraries=LIBRARIES,
+        evidence={
+            "features": f"{source}; levels of the x86-64 psABI and the Arm architecture reference manual",
+            "limits": f"{source}; l3_bytes is what one core reaches",
+            "memory_bytes": "assumed: 64 GiB",
+            "libraries": "assumed installed",
+        },
+    )
+
+
+TARGETS: Mapping[str, DeviceProfile] = MappingProxyType({part[0]: _target(*part[1:]) for part in _PARTS})
