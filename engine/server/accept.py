@@ -1,0 +1,57 @@
+"""What both generating routes do before they generate."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel
+
+from engine.errors import RequestError
+from engine.sampling_params import SamplingParams
+from engine.server.body import read_object
+from engine.server.fields import screen
+from engine.server.protocol import GenerationRequest, StreamOptions, parse
+from engine.server.state import ServerState
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def server_state(request: Request) -> ServerState:
+    state: ServerState = request.app.state.server
+    return state
+
+
+async def read_body(request: Request, model: type[M]) -> M:
+    """The body of a request as ``model``. Raises ``RequestError``: 503 while there is no engine to ask, 404 for a model
+    that is not served, 400 or what ``read_object`` raises for everything wrong with the body."""
+    state = server_state(request)
+    raw = await read_object(request)
+    state.serving()
+    fields = screen(raw, model, state.ignore_unknown_fields)
+    options = fields.get("stream_options")
+    if isinstance(options, dict):
+        fields["stream_options"] = screen(options, StreamOptions, state.ignore_unknown_fields, "stream_options.")
+    body = parse(model, fields)
+    state.check_model(getattr(body, "model", None))
+    return body
+
+
+def check_generation(state: ServerState, body: GenerationRequest, params: SamplingParams) -> None:
+    """Raises ``RequestError`` for combinations and ranges, before anything is tokenised."""
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options can only be given together with stream: true.", "stream_options")
+    if body.stream and body.prompt_logprobs is not None:
+        raise RequestError("prompt_logprobs are not available when streaming.", "prompt_logprobs")
+    engine, _ = state.serving()
+    params.validate(engine.info.vocab_size)
+
+
+def new_id(prefix: str, body: GenerationRequest) -> str:
+    return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
+
+
+def id_header(response_id: str) -> dict[str, str]:
+    """``X-Request-Id``, where the id can be a header."""
+    return {"X-Request-Id": response_id} if response_id.isascii() and response_id.isprintable() else {}

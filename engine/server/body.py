@@ -1,0 +1,69 @@
+"""From the bytes of a request to a JSON object. Nothing a client sends here leads to a 5xx."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from fastapi import Request
+
+from engine.errors import RequestError
+
+MAX_BODY_BYTES = 32 * 2**20
+INLINE_BYTES = 256 * 1024  # larger bodies are decoded off the event loop
+DRAIN_SECONDS = 10.0
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The request's JSON object.
+
+    Raises ``RequestError``: 415 unless the content type is JSON, 413 above ``MAX_BODY_BYTES``, 400 for anything that
+    is not one valid JSON object in UTF-8.
+    """
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        found = f"is {content_type!r}" if content_type else "is missing"
+        raise RequestError(f"The content type {found[:100]}; send 'Content-Type: application/json'.", None, 415)
+    raw = await _read_bytes(request)
+    value = _decode(raw) if len(raw) <= INLINE_BYTES else await asyncio.to_thread(_decode, raw)
+    if not isinstance(value, dict):
+        raise RequestError(f"The body must be a JSON object, not {json_kind(value)}.")
+    return value
+
+
+async def _read_bytes(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    size, chunks = 0, []
+    too_large = declared.isdigit() and int(declared) > MAX_BODY_BYTES
+    deadline = time.monotonic() + DRAIN_SECONDS
+    async for chunk in request.stream():
+        size += len(chunk)
+        too_large = too_large or size > MAX_BODY_BYTES
+        if not too_large:
+            chunks.append(chunk)
+        elif time.monotonic() > deadline:
+            break
+        else:  # read on without keeping: closing while the client still writes would hide the answer from it
+            chunks.clear()
+    if too_large:
+        raise RequestError(f"The body is larger than {MAX_BODY_BYTES} bytes.", None, 413)
+    return b"".join(chunks)
+
+
+def _decode(raw: bytes) -> Any:
+    if not raw:
+        raise RequestError("The body is empty; a JSON object is needed.")
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise RequestError(f"The body is not valid JSON: {str(error)[:300]}") from error
+    except RecursionError as error:
+        raise RequestError("The body is nested too deeply.") from error
+
+
+def json_kind(value: Any) -> str:
+    """What JSON calls the type of ``value``."""
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    return "null" if value is None else kinds.get(type(value), "an object")

@@ -1,0 +1,92 @@
+"""Every error body on every route is the OpenAI error object: ``{"error": {message, type, param, code}}``."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from engine.errors import EngineDeadError, RequestError
+
+MAX_MESSAGE = 2000
+GONE_STATUS = 499  # never reaches anybody: the client has hung up
+TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    422: "UnprocessableEntityError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+Handler = Callable[[Request], Awaitable[Response]]
+logger = logging.getLogger("engine.server")
+
+
+class ClientGoneError(Exception):
+    """The client has hung up; nobody reads an answer."""
+
+
+def error_object(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """The body of an error answer, its message bounded to ``MAX_MESSAGE`` characters."""
+    if len(message) > MAX_MESSAGE:
+        message = message[: MAX_MESSAGE - 1] + "…"
+    kind = TYPES.get(status, "InternalServerError" if status >= 500 else "BadRequestError")
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
+
+
+def error_response(
+    status: int, message: str, param: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    return json_response(error_object(status, message, param), status, headers)
+
+
+def describe(error: BaseException) -> tuple[int, str, str | None]:
+    """(status, message, param) that a client may see for ``error``; anything unforeseen is logged with its traceback
+    and shown without one."""
+    if isinstance(error, RequestError):
+        return error.status, error.message, error.param
+    if isinstance(error, EngineDeadError):
+        return 503, "The engine core has stopped; the server is about to exit. Restart it and try again.", None
+    logger.error("Unhandled error while answering a request", exc_info=error)
+    return 500, "Internal error; the server's log has the details.", None
+
+
+def guarded(handler: Handler) -> Handler:
+    """``handler`` whose every exception becomes an answer."""
+
+    @functools.wraps(handler)
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except (ClientGoneError, ClientDisconnect):
+            return Response(status_code=GONE_STATUS)
+        except Exception as error:  # logged by describe; the client gets an error object
+            return error_response(*describe(error))
+
+    return answer
+
+
+async def answer_http_error(request: Request, error: Exception) -> Response:
+    """For what the framework itself refuses: unknown routes and methods."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path[:200]
+    messages = {
+        404: f"There is no route {path}; GET /openapi.json lists the routes.",
+        405: f"{path} does not answer {method}.",
+    }
+    headers = dict(error.headers) if error.headers else None
+    return error_response(error.status_code, messages.get(error.status_code, str(error.detail)), None, headers)

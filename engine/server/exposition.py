@@ -1,0 +1,73 @@
+"""What ``/metrics`` shows beside the front end's own counters, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.batch import Stats
+from engine.generation import CoreInfo
+from engine.server.metric_names import ALIAS, PREFIX
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PLAN_ITEMS = ("platform", "level", "graph mode")
+
+
+class CoreCollector(Collector):
+    """The core's own numbers, read when somebody looks: gauges, totals since start, and what it is."""
+
+    def __init__(self, info: CoreInfo, labels: dict[str, str], core: Callable[[], Stats]) -> None:
+        self.labels, self.core = labels, core
+        self.plan = {item.replace(" ", "_"): _value(info, item) for item in PLAN_ITEMS} | {"plan_hash": info.plan_hash}
+        blocks = str(info.num_blocks)
+        self.cache = {"block_size": str(info.block_size), "num_blocks": blocks, "num_gpu_blocks": blocks}
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self.core()
+        yield self._gauge("num_requests_running", "Requests in the current batch.", stats.running)
+        yield self._gauge("num_requests_waiting", "Requests that wait for their turn.", stats.waiting)
+        yield self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", stats.kv_usage)
+        yield self._counter("num_preemptions", "Requests put back to make room.", stats.preemptions)
+        yield self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_queries)
+        yield self._counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_hits)
+        yield self._gauge("plan_info", "What was decided at start-up.", 1, self.plan)
+        yield self._gauge("cache_config_info", "The KV cache.", 1, self.cache)
+
+    def _gauge(self, name: str, text: str, value: float, more: dict[str, str] | None = None) -> Metric:
+        labels = self.labels | (more or {})
+        family = GaugeMetricFamily(PREFIX + name, text, labels=list(labels))
+        family.add_metric(list(labels.values()), value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, text, labels=list(self.labels))
+        family.add_metric(list(self.labels.values()), value)
+        return family
+
+
+def expose(registry: CollectorRegistry) -> bytes:
+    """Every family under both prefixes with the same samples, read once."""
+    return generate_latest(_Twice(registry.collect()))  # type: ignore[arg-type]
+
+
+class _Twice:
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self.families = list(families)
+
+    def collect(self) -> Iterator[Metric]:
+        for prefix in (PREFIX, ALIAS):
+            for family in self.families:
+                copy = Metric(family.name.replace(PREFIX, prefix, 1), family.documentation, family.type)
+                copy.samples = [
+                    sample._replace(name=sample.name.replace(PREFIX, prefix, 1))
+                    for sample in family.samples
+                    if not sample.name.endswith("_created")
+                ]
+                yield copy
+
+
+def _value(info: CoreInfo, item: str) -> str:
+    return next((value for _, name, value, _ in info.summary if name.lower().replace("_", " ") == item), "")

@@ -1,0 +1,60 @@
+"""The metrics of ``/metrics`` under the names users know, each as ``engine:NAME`` and as ``vllm:NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PREFIX, ALIAS = "engine:", "vllm:"
+LABELS = ("model_name", "engine")
+
+TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+        160.0, 640.0, 2560.0)  # fmt: skip
+BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+           960.0, 1920.0, 7680.0)  # fmt: skip
+ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+CHOICES = (1, 2, 5, 10, 20)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """``buckets``: upper bounds of a histogram; ``()`` means 1, 2, 5, 10, ... up to the model's context."""
+
+    name: str
+    help: str
+    buckets: Sequence[float] = ()
+
+
+COUNTERS = (
+    Name("prompt_tokens", "Prompt tokens of answered requests; the sum of their usage."),
+    Name("prompt_tokens_cached", "Those of them that came out of the prefix cache."),
+    Name("generation_tokens", "Generated tokens; the sum of the requests' usage."),
+)
+HISTOGRAMS = (
+    Name("time_to_first_token_seconds", "From a request's arrival to its first token.", TTFT),
+    Name("inter_token_latency_seconds", "Between two pieces of news of one choice.", BETWEEN),
+    Name("request_time_per_output_token_seconds", "Decode time per token, of finished requests.", BETWEEN),
+    Name("e2e_request_latency_seconds", "From a request's arrival to its end.", LATENCY),
+    Name("request_queue_time_seconds", "From arrival to the first step.", LATENCY),
+    Name("request_prefill_time_seconds", "From the first step to the first token.", LATENCY),
+    Name("request_decode_time_seconds", "From the first token to the last.", LATENCY),
+    Name("request_inference_time_seconds", "From the first step to the last token.", LATENCY),
+    Name("request_prompt_tokens", "Prompt tokens per finished request."),
+    Name("request_generation_tokens", "Generated tokens per finished request."),
+    Name("request_max_num_generation_tokens", "Generated tokens of its longest choice."),
+    Name("request_params_n", "Choices asked for.", CHOICES),
+    Name("request_params_max_tokens", "Tokens asked for, at most."),
+    Name("request_num_preemptions", "Preemptions per finished request.", PREEMPTIONS),
+    Name("iteration_tokens_total", "Tokens per step of the engine.", ITERATION),
+)
+
+
+def token_buckets(limit: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50, ... up to ``limit``, at least ``[1]``."""
+    buckets, power = [], 1
+    while power <= limit:
+        buckets += [digit * power for digit in (1, 2, 5) if digit * power <= limit]
+        power *= 10
+    return buckets or [1]

@@ -1,0 +1,180 @@
+"""The requests of the OpenAI routes: every field this engine honours. Types are strict; null equals absent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Strict, ValidationError, WithJsonSchema
+
+from engine.errors import RequestError
+from engine.sampling_params import SamplingParams
+from engine.server.body import json_kind
+
+MAX_ERRORS = 10
+MAX_ERROR_LENGTH = 160
+SEED_UNSET = -1  # the value by which clients say "no seed"
+
+Int = Annotated[int, Strict(), Field(ge=-(2**63), le=2**63 - 1)]
+Float = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Bool = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+Ints = Annotated[list[Int], FailFast()]
+Texts = Annotated[list[Text], FailFast(), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    ]
+}
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
+
+
+class StreamOptions(Body):
+    include_usage: Bool = False
+    continuous_usage_stats: Bool = False
+
+
+class GenerationRequest(Body):
+    """What both generating routes share. ``max_tokens`` absent: the rest of the context."""
+
+    model: Text | None = None
+    stream: Bool = False
+    stream_options: StreamOptions | None = None
+    n: Int = 1
+    temperature: Float = 1.0
+    top_p: Float = 1.0
+    top_k: Int = 0
+    min_p: Float = 0.0
+    presence_penalty: Float = 0.0
+    frequency_penalty: Float = 0.0
+    repetition_penalty: Float = 1.0
+    logit_bias: dict[str, Any] | None = None
+    seed: Int | None = None
+    stop: Texts = []
+    stop_token_ids: Ints = []
+    include_stop_str_in_output: Bool = False
+    ignore_eos: Bool = False
+    max_tokens: Int | None = None
+    min_tokens: Int = 0
+    prompt_logprobs: Int | None = None
+    skip_special_tokens: Bool = True
+    add_special_tokens: Bool = True
+    priority: Int = 0
+    request_id: Annotated[str, Strict(), Field(min_length=1, max_length=256)] | None = None
+    cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
+    return_token_ids: Bool = False
+    return_tokens_as_token_ids: Bool = False
+
+    def sampling(self, *, logprobs: int | None, prompt_logprobs: int | None, max_tokens: int | None) -> SamplingParams:
+        """Not validated yet: the vocabulary is not known here. Raises ``RequestError`` for a bias without a number."""
+        return SamplingParams(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=_biases(self.logit_bias),
+            seed=None if self.seed == SEED_UNSET else self.seed,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+        )
+
+
+class CompletionRequest(GenerationRequest):
+    """``prompt`` is checked by ``engine.server.prompts``; ``best_of`` may only repeat ``n``."""
+
+    prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)]
+    echo: Bool = False
+    logprobs: Int | None = None
+    best_of: Int | None = None
+
+
+class ChatRequest(GenerationRequest):
+    """``messages`` are checked by ``engine.server.messages``; ``max_completion_tokens`` wins over ``max_tokens``."""
+
+    messages: list[Any]
+    logprobs: Bool = False
+    top_logprobs: Int = 0
+    max_completion_tokens: Int | None = None
+    add_generation_prompt: Bool = True
+    continue_final_message: Bool = False
+    add_special_tokens: Bool = False
+    documents: list[Any] = []
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class TokenizeRequest(Body):
+    """Either ``prompt`` or ``messages``."""
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: list[Any] | None = None
+    add_special_tokens: Bool | None = None
+    add_generation_prompt: Bool = True
+    continue_final_message: Bool = False
+    documents: list[Any] = []
+    chat_template_kwargs: dict[str, Any] = {}
+    return_token_strs: Bool = False
+
+
+class DetokenizeRequest(Body):
+    model: Text | None = None
+    tokens: Ints
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse(model: type[M], fields: dict[str, Any]) -> M:
+    """``model`` of screened ``fields``. Raises ``RequestError`` with at most ``MAX_ERRORS`` bounded messages; its
+    ``param`` is the path of the first."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+    lines, first = [], _path(problems[0]["loc"])
+    for problem in problems[:MAX_ERRORS]:
+        found = "" if problem["type"] == "missing" else f" (got {_brief(problem['input'])})"
+        lines.append(f"{_path(problem['loc'])}: {problem['msg'][:MAX_ERROR_LENGTH]}{found}")
+    if len(problems) > MAX_ERRORS:
+        lines.append(f"and {len(problems) - MAX_ERRORS} more")
+    raise RequestError("; ".join(lines), first)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)[:200]
+
+
+def _brief(value: Any) -> str:
+    if value is None or isinstance(value, (list, dict)) or (isinstance(value, int) and value.bit_length() > 128):
+        return json_kind(value)
+    return repr(value if not isinstance(value, str) or len(value) <= 50 else value[:49] + "…")
+
+
+def _biases(given: dict[str, Any] | None) -> dict[int, float] | None:
+    if given is None:
+        return None
+    biases: dict[int, float] = {}
+    for key, bias in given.items():
+        digits = key.removeprefix("-")
+        if not digits.isascii() or not digits.isdigit() or len(key) > 20:
+            raise RequestError(f"logit_bias has the key {key[:50]!r}; keys are token ids", "logit_bias")
+        if type(bias) not in (int, float) or not -(2**63) < bias < 2**63:
+            raise RequestError(f"logit_bias of token {key} must be a number (got {_brief(bias)})", "logit_bias")
+        biases[int(key)] = bias
+    return biases

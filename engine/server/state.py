@@ -1,0 +1,72 @@
+"""What the routes share. Empty while the model loads; filled once by ``launch``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineDeadError, RequestError
+
+if TYPE_CHECKING:
+    from engine.client import AsyncEngine
+    from engine.server.health import Heartbeat
+    from engine.server.metrics import Metrics
+    from engine.tokenizer import Tokenizer
+
+SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in bytes
+
+
+@dataclass
+class ServerState:
+    """``chat_template``: replaces the model's own. ``served_name``: the model name that requests use.
+    ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
+    answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``started``:
+    seconds since the epoch."""
+
+    ignore_unknown_fields: bool = False
+    chat_template: str | None = None
+    served_name: str = ""
+    engine: AsyncEngine | None = None
+    tokenizer: Tokenizer | None = None
+    metrics: Metrics | None = None
+    heartbeat: Heartbeat | None = None
+    max_prompt_bytes: int = 0
+    active: set[asyncio.Task[object]] = field(default_factory=set)
+    stopping: bool = False
+    aborting: bool = False
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    def fill(self, engine: AsyncEngine, tokenizer: Tokenizer, metrics: Metrics, name: str, longest: int) -> None:
+        """The model is there. ``longest``: bytes of the tokenizer's longest token."""
+        self.engine, self.tokenizer, self.metrics, self.served_name = engine, tokenizer, metrics, name
+        self.max_prompt_bytes = SHRINKAGE * longest * engine.info.max_model_len
+
+    def serving(self) -> tuple[AsyncEngine, Tokenizer]:
+        """Raises ``RequestError`` (503) before the model is there and while the server stops, ``EngineDeadError``
+        after the core has ended."""
+        if self.engine is None or self.tokenizer is None:
+            raise RequestError("The model is still loading; try again in a moment.", None, 503)
+        if self.engine.dead.is_set():
+            raise EngineDeadError("the engine core has stopped")
+        if self.stopping:
+            raise RequestError("The server is shutting down.", None, 503)
+        return self.engine, self.tokenizer
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ``RequestError`` (404) for a model that is not served; no name means the one that is."""
+        if name is not None and name != self.served_name:
+            message = f"The model {name[:200]!r} does not exist; this server has {self.served_name!r}."
+            raise RequestError(message, "model", 404)
+
+    def abort_all(self) -> None:
+        """End every request being answered with an error."""
+        self.aborting = True
+        for task in list(self.active):
+            task.cancel()
+
+
+def longest_token(tokenizer: Tokenizer) -> int:
+    """Bytes of the longest token."""
+    return max((len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)), default=1)

@@ -1,0 +1,67 @@
+"""Routes that say how the server is: health, version, models, metrics."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from engine.errors import RequestError
+from engine.server.accept import server_state
+from engine.server.errors import error_response, json_response
+from engine.server.exposition import CONTENT_TYPE
+from engine.server.state import ServerState
+
+NO_ANSWER = "The engine core does not answer."
+
+
+async def get_health(request: Request) -> Response:
+    """200 with an empty body when a request would be served; otherwise 503 and why."""
+    state = server_state(request)
+    state.serving()
+    if state.heartbeat is not None and not state.heartbeat.answers:
+        return error_response(503, NO_ANSWER)
+    return Response(status_code=200)
+
+
+async def get_ping(request: Request) -> Response:
+    """200 while this process lives; says nothing of the core."""
+    return json_response({})
+
+
+async def get_version(request: Request) -> Response:
+    return json_response({"version": importlib.metadata.version("engine")})
+
+
+async def get_models(request: Request) -> Response:
+    return json_response({"object": "list", "data": [_card(server_state(request))]})
+
+
+async def get_model(request: Request) -> Response:
+    state = server_state(request)
+    card = _card(state)
+    state.check_model(request.path_params["model"])
+    return json_response(card)
+
+
+async def get_metrics(request: Request) -> Response:
+    state = server_state(request)
+    if state.metrics is None:
+        raise RequestError("The model is still loading; there are no metrics yet.", None, 503)
+    return Response(state.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _card(state: ServerState) -> dict[str, Any]:
+    engine, _ = state.serving()
+    return {
+        "id": state.served_name,
+        "object": "model",
+        "created": state.started,
+        "owned_by": "engine",
+        "root": engine.info.model_path,
+        "parent": None,
+        "max_model_len": engine.info.max_model_len,
+        "permission": [],
+    }

@@ -1,0 +1,114 @@
+"""Answers that end when the client does: server-sent events, and plain answers that are worth nothing once it left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from engine.errors import RequestError
+from engine.server.errors import ClientGoneError, describe, error_object
+from engine.server.state import ServerState
+
+COMMIT_SECONDS = 2.0  # an error before this still gets its own status; afterwards the 200 is on its way
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+SHUTDOWN = RequestError("The server is shutting down.", None, 503)
+T = TypeVar("T")
+Events = AsyncGenerator[dict[str, Any], None]
+
+
+async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """``await work``, cancelled as soon as the client hangs up (``ClientGoneError``) or the server aborts
+    (``RequestError``, 503)."""
+    state: ServerState = request.app.state.server
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_gone(request.receive))
+    state.active.add(task)
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and not task.cancelled():
+            return task.result()
+        raise SHUTDOWN if state.aborting else ClientGoneError
+    finally:
+        state.active.discard(task)
+        await _end(task, gone)
+
+
+async def event_stream(request: Request, events: Events, headers: dict[str, str]) -> Response:
+    """A response of ``data: {...}`` events and a final ``data: [DONE]``. What ``events`` raises soon is raised here;
+    what it raises later becomes an error event, after which the stream ends without ``[DONE]``."""
+    first = asyncio.create_task(anext(events))
+    gone = asyncio.create_task(_gone(request.receive))
+    await asyncio.wait({first, gone}, timeout=COMMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if gone.done() or (first.done() and first.exception() is not None):
+        await _end(first, gone)
+        await events.aclose()
+        raise first.exception() if not first.cancelled() and first.exception() else ClientGoneError
+    return EventResponse(request.app.state.server, first, events, gone, headers)
+
+
+class EventResponse(Response):
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        state: ServerState,
+        first: asyncio.Task[dict[str, Any]],
+        events: Events,
+        gone: asyncio.Task[None],
+        headers: dict[str, str],
+    ) -> None:
+        self.state, self.first, self.events, self.gone = state, first, events, gone
+        self.status_code, self.background = 200, None
+        self.init_headers(HEADERS | headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        task = asyncio.create_task(self._pump(lambda body, more: send(_body(body, more))))
+        self.state.active.add(task)
+        try:
+            await asyncio.wait({task, self.gone}, return_when=asyncio.FIRST_COMPLETED)
+            if self.state.aborting and task.cancelled() and not self.gone.done():
+                await send(_body(_event(error_object(*describe(SHUTDOWN))), False))
+        finally:
+            self.state.active.discard(task)
+            await _end(task, self.first, self.gone)
+
+    async def _pump(self, write: Callable[[bytes, bool], Coroutine[Any, Any, None]]) -> None:
+        async with aclosing(self.events):
+            try:
+                event: dict[str, Any] | None = await self.first
+                while event is not None:
+                    await write(_event(event), True)
+                    event = await anext(self.events, None)
+                last = b"data: [DONE]\n\n"
+            except OSError:  # the socket is gone; closing the events aborts
+                return
+            except Exception as error:  # shown to the client as the last event
+                last = _event(error_object(*describe(error)))
+        await write(last, False)
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+
+def _body(body: bytes, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
