@@ -1,0 +1,234 @@
+"""The engine as the front end sees it: text streams out of a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from engine.batch import FinishReason, Output, Request, Stats
+from engine.core_handle import DEFAULT_FACTORY, CoreProcess
+from engine.errors import EngineDeadError, RequestError, UserError
+from engine.generation import CoreInfo, Delta
+from engine.messages import Abort, Add, Failed, Outputs, Ping, Pong, Progress, Ready, Rejected
+from engine.outputs import OutputProcessor, expand
+from engine.sampling_params import SamplingParams
+from engine.streams import Stream
+
+if TYPE_CHECKING:
+    from engine.plan_values import Given
+    from engine.tokenizer import Tokenizer
+
+__all__ = ["AsyncEngine", "CoreProcess"]
+
+log = logging.getLogger(__name__)
+
+
+class AsyncEngine:
+    """Runs generations in a core process. Belongs to the event loop it was started in; no method is thread-safe.
+
+    ``info``: what the core said of itself. ``stats``: its state after the latest step. ``dead``: set when the core has
+    ended although nobody closed it; ``errored`` then says why.
+    """
+
+    def __init__(self, process: CoreProcess, info: CoreInfo, tokenizer: Tokenizer) -> None:
+        self.info = info
+        self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
+        self.dead = asyncio.Event()
+        self.errored: EngineDeadError | None = None
+        self._process, self._tokenizer = process, tokenizer
+        self._processor = OutputProcessor(tokenizer)
+        self._streams: dict[int, tuple[str, Stream]] = {}
+        self._choices: dict[str, Stream] = {}
+        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._number = 0
+        self._listener = asyncio.create_task(self._listen(), name="engine-listener")
+
+    @classmethod
+    async def start(
+        cls,
+        given: dict[str, Given],
+        tokenizer: Tokenizer,
+        *,
+        factory: str = DEFAULT_FACTORY,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> AsyncEngine:
+        """Start a core and wait until it is ready. ``report`` gets its lines on the way.
+
+        Raises ``UserError`` as the core does, ``EngineDeadError`` if it fails otherwise. When this raises, or is
+        cancelled, the process is gone.
+        """
+        process = CoreProcess.start(given, factory)
+        try:
+            return cls(process, await _ready(process, report), tokenizer)
+        except BaseException:
+            await process.stop(timeout=0)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the core process."""
+        return self._process.pid
+
+    @property
+    def live_requests(self) -> int:
+        """How many generations are under way, each counted once whatever its ``n``."""
+        return len(self._streams)
+
+    def generate(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncGenerator[Delta, None]:
+        """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
+
+        A consumer that lags gets fewer, longer deltas. Closing the iterator, or cancelling the task that awaits it,
+        ends the generation in the core at once. Raises ``RequestError`` here for what can be seen in the request
+        itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
+        ended or ends. Nothing runs before the first delta is asked for.
+        """
+        self._check_alive()
+        self._number += 1
+        requests = expand(
+            f"{request_id}#{self._number}",
+            prompt_ids,
+            params,
+            eos_ids=self._tokenizer.eos_ids,
+            vocab_size=self.info.vocab_size,
+            max_model_len=self.info.max_model_len,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        return self._generate(self._number, request_id, requests)
+
+    def abort(self, request_id: str) -> None:
+        """End a generation; its consumer gets what there is, with the finish reason ``abort``."""
+        for name, stream in self._streams.values():
+            if name == request_id and stream.open:
+                self._process.send(Abort(sorted(stream.open)))
+
+    async def ping(self, timeout: float) -> None:
+        """Return when the core's loop has answered. Raises ``TimeoutError`` or ``EngineDeadError``."""
+        self._check_alive()
+        self._number += 1
+        answer = self._pings[self._number] = asyncio.get_running_loop().create_future()
+        try:
+            self._process.send(Ping(self._number))
+            await asyncio.wait_for(answer, timeout)
+        finally:
+            del self._pings[self._number]
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """End the core, by force after ``timeout`` seconds. What is under way raises ``EngineDeadError``."""
+        if self.errored is None:
+            self._fail_all("the engine was closed")
+        self._listener.cancel()
+        await self._process.stop(timeout)
+
+    async def _generate(self, number: int, name: str, requests: list[Request]) -> AsyncGenerator[Delta, None]:
+        self._check_alive()
+        stream = Stream(request.id for request in requests)
+        self._streams[number] = (name, stream)
+        for index, request in enumerate(requests):
+            self._choices[request.id] = stream
+            self._processor.add(request.id, request.prompt, request.params, index)
+        try:
+            self._process.send(Add(requests))
+            while not stream.ended:
+                for delta in await stream.take():
+                    yield delta
+        finally:
+            del self._streams[number]
+            for request in requests:
+                self._processor.drop(request.id)
+                del self._choices[request.id]
+            if stream.open:
+                self._process.send(Abort(sorted(stream.open)))
+
+    async def _listen(self) -> None:
+        try:
+            while self.errored is None:
+                self._hear(await self._process.receive())
+                await asyncio.sleep(0)  # messages that are there already must not starve the consumers
+        except EngineDeadError as error:
+            self._die(str(error))
+        except Exception as error:
+            log.exception("the front end cannot follow its core")
+            self._die(f"the front end cannot follow its core: {type(error).__name__}: {error}")
+            self._process.kill()
+
+    def _hear(self, message: object) -> None:
+        match message:
+            case Outputs(outputs, stats):
+                self.stats = stats
+                ended = [output.request_id for output in outputs if self._deliver(output)]
+                if ended:
+                    self._process.send(Abort(ended))
+            case Rejected(request_id, text, param, status):
+                stream = self._choices.get(request_id)
+                if stream is not None:
+                    stream.open.clear()
+                    stream.fail(RequestError(text, param, status))
+            case Pong(number):
+                answer = self._pings.get(number)
+                if answer is not None and not answer.done():
+                    answer.set_result(None)
+            case Failed(text):
+                self._die(text)
+
+    def _deliver(self, output: Output) -> bool:
+        """Whether the core must abort the request."""
+        stream = self._choices.get(output.request_id)
+        if stream is None:
+            return False
+        if output.finish_reason is not None:
+            stream.open.discard(output.request_id)
+        if output.finish_reason is FinishReason.ERROR:
+            stream.fail(RequestError(output.error or "the engine could not go on with this request", status=500))
+            return False
+        try:
+            delta, abort = self._processor.process(output)
+        except Exception as error:
+            log.exception("an output of request %s cannot be read", output.request_id)
+            stream.fail(error)
+            return False
+        if abort:
+            stream.open.discard(output.request_id)
+        if delta is not None:
+            stream.push(delta)
+        return abort
+
+    def _check_alive(self) -> None:
+        if self.errored is not None:
+            raise EngineDeadError(str(self.errored))
+
+    def _die(self, reason: str) -> None:
+        if self.errored is None:
+            self._fail_all(reason)
+            self.dead.set()
+
+    def _fail_all(self, reason: str) -> None:
+        self.errored = EngineDeadError(reason)
+        for _, stream in self._streams.values():
+            stream.fail(EngineDeadError(reason))
+        for answer in self._pings.values():
+            if not answer.done():
+                answer.set_exception(EngineDeadError(reason))
+
+
+async def _ready(process: CoreProcess, report: Callable[[str], None]) -> CoreInfo:
+    while True:
+        match await process.receive():
+            case Progress(text):
+                report(text)
+            case Ready(info):
+                return info
+            case Failed(text, user):
+                raise UserError(text) if user else EngineDeadError(text)
+            case message:
+                raise EngineDeadError(f"the engine core said {type(message).__name__} before it was ready")

@@ -1,0 +1,67 @@
+"""What the front end and the core process say to each other: msgpack, one message per frame."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.batch import Output, Request, Stats
+from engine.generation import CoreInfo
+
+
+class Add(msgspec.Struct, frozen=True, tag=True):
+    """Run these, the choices of one prompt: all of them, or none."""
+
+    requests: list[Request]
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    ids: list[str]
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    number: int
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The first word of the core process; both ends are connected."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """A line for whoever waits for the start."""
+
+    text: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    info: CoreInfo
+
+
+class Outputs(msgspec.Struct, frozen=True, tag=True):
+    """After every step, and after an abort."""
+
+    outputs: list[Output]
+    stats: Stats
+
+
+class Rejected(msgspec.Struct, frozen=True, tag=True):
+    """Nothing of the ``Add`` that held ``request_id`` runs. The fields are those of ``RequestError``."""
+
+    request_id: str
+    message: str
+    param: str | None = None
+    status: int = 400
+
+
+class Pong(msgspec.Struct, frozen=True, tag=True):
+    number: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The last word of a core that ends. ``user``: the message is that of a ``UserError``."""
+
+    message: str
+    user: bool = False
+
+
+ToCore = Add | Abort | Ping
+FromCore = Hello | Progress | Ready | Outputs | Rejected | Pong | Failed
