@@ -1,0 +1,1 @@
+"""Where users look for what they import."""

@@ -1,0 +1,276 @@
+"""The engine inside a Python program: prompts in, finished answers out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from engine.batch import Output, Request, TokenLogprobs
+from engine.errors import EngineDeadError, RequestError, UserError
+from engine.generation import Delta
+from engine.generation_bar import generation_bar
+from engine.interrupt import deferred_interrupt
+from engine.outputs import OutputProcessor, expand
+from engine.prompts import Prompt, at_prompt, read_conversations, read_params, read_prompts
+from engine.request_output import CompletionOutput, RequestOutput, positions
+from engine.sampling_params import SamplingParams
+from engine.streams import MergedDelta
+
+if TYPE_CHECKING:
+    from engine.core import EngineCore
+    from engine.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+class LLM:
+    """A model in this process. Use it as a context manager, or call ``close``, to give the device back.
+
+    ``settings`` are the flags of ``engine serve`` in Python spelling (``optimization_level=2``,
+    ``max_model_len=4096``, ``compilation_config={"mode": 0}``); they win over the environment. Raises ``UserError``
+    for what cannot be done. Not thread-safe.
+    """
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        from engine.config.sources import from_environment, from_keywords, value_of
+        from engine.core import EngineCore
+        from engine.tokenizer import load_tokenizer
+
+        given = from_environment(os.environ) | from_keywords(model=model, **settings)
+        template = _read_template(value_of(given, "model.chat_template"))
+        core = EngineCore(given)
+        try:
+            self._set_up(core, load_tokenizer(Path(core.info.model_path)), template)
+        except BaseException:
+            core.close()
+            raise
+
+    @classmethod
+    def over(cls, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None = None) -> Self:
+        """An LLM over a core that is open already, which it will close."""
+        self = cls.__new__(cls)
+        self._set_up(core, tokenizer, chat_template)
+        return self
+
+    def _set_up(self, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None) -> None:
+        self._core: EngineCore | None = core
+        self._tokenizer, self._chat_template = tokenizer, chat_template
+        self._info = core.info
+        self._numbers = itertools.count()
+        self._failure = "the engine was closed"
+
+    def generate(
+        self,
+        prompts: str | Sequence[int] | Mapping[str, Any] | Sequence[str | Sequence[int] | Mapping[str, Any]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers, in the order of the prompts.
+
+        A prompt is a string, a list of token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``.
+        ``sampling_params``: one for all, or one per prompt. ``use_tqdm``: show a bar if it takes long. ``priority``:
+        one number per prompt, lower first. Raises ``RequestError`` before anything runs, with the index of the prompt
+        at fault; ``EngineDeadError`` when the engine fails or has been closed.
+        """
+        self._open_core()
+        return self._run(read_prompts(prompts, self._tokenizer), sampling_params, use_tqdm, priority)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """``generate`` for one conversation, or a list of them, rendered with the model's chat template or the one
+        given. Raises as ``generate`` does."""
+        self._open_core()
+        prompts = []
+        for index, conversation in enumerate(read_conversations(messages)):
+            try:
+                text = self._tokenizer.render_chat(
+                    conversation,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    chat_template=chat_template or self._chat_template,
+                    **(chat_template_kwargs or {}),
+                )
+                prompts.append(Prompt(self._tokenizer.encode(text, add_special_tokens=False), text))
+            except RequestError as error:
+                raise at_prompt(index, error) from None
+        return self._run(prompts, sampling_params, use_tqdm, None)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def close(self) -> None:
+        """Give the device back. May be called again."""
+        core, self._core = self._core, None
+        if core is not None:
+            core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _open_core(self) -> EngineCore:
+        if self._core is None:
+            raise EngineDeadError(self._failure)
+        return self._core
+
+    def _run(
+        self,
+        prompts: list[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None,
+        use_tqdm: bool,
+        priority: Sequence[int] | None,
+    ) -> list[RequestOutput]:
+        params = read_params(sampling_params, len(prompts))
+        if priority is not None and len(priority) != len(prompts):
+            raise RequestError(f"{len(priority)} priorities were given for {len(prompts)} prompts", "priority")
+        jobs = []
+        for index, prompt in enumerate(prompts):
+            try:
+                jobs.append(self._job(prompt, params[index], priority[index] if priority else 0))
+            except RequestError as error:
+                raise at_prompt(index, error) from None
+        with generation_bar(len(jobs), use_tqdm) as advance, deferred_interrupt() as check_interrupt:
+            self._work(jobs, advance, check_interrupt)
+        return [job.result(self._tokenizer) for job in jobs]
+
+    def _job(self, prompt: Prompt, params: SamplingParams, priority: int) -> _Job:
+        name = str(next(self._numbers))
+        requests = expand(
+            name,
+            prompt.ids,
+            params,
+            eos_ids=self._tokenizer.eos_ids,
+            vocab_size=self._info.vocab_size,
+            max_model_len=self._info.max_model_len,
+            priority=priority,
+            cache_salt=prompt.cache_salt,
+        )
+        return _Job(name, prompt, requests)
+
+    def _work(self, jobs: list[_Job], advance: Callable[[int, int], None], check_interrupt: Callable[[], None]) -> None:
+        """Run all of them. When this raises, nothing of them is left in the core."""
+        core = self._open_core()
+        processor = OutputProcessor(self._tokenizer)
+        live: dict[str, _Job] = {}
+        try:
+            for place, job in enumerate(jobs):
+                for index, request in enumerate(job.requests):
+                    try:
+                        core.add(request)
+                    except RequestError as error:
+                        raise at_prompt(place, error) from None
+                    live[request.id] = job
+                    processor.add(request.id, request.prompt, request.params, index)
+            while live:
+                check_interrupt()
+                for output in self._step(core):
+                    self._take(output, core, processor, live, advance)
+        finally:
+            if live and self._core is not None:
+                core.abort(list(live))
+
+    def _take(
+        self,
+        output: Output,
+        core: EngineCore,
+        processor: OutputProcessor,
+        live: dict[str, _Job],
+        advance: Callable[[int, int], None],
+    ) -> None:
+        delta, abort = processor.process(output)
+        if abort:
+            core.abort([output.request_id])
+        if output.error is not None:
+            log.warning("request %s ended with an error: %s", output.request_id, output.error)
+        if delta is None:
+            return
+        job = live[output.request_id]
+        job.append(delta)
+        if delta.finish_reason is not None:
+            del live[output.request_id]
+        advance(job.finished, len(delta.token_ids))
+
+    def _step(self, core: EngineCore) -> list[Output]:
+        try:
+            return core.step()
+        except BaseException as error:
+            # What is half done in a step cannot be taken back, so the core is of no use any more.
+            self._failure = f"the engine failed: {type(error).__name__}: {error}"
+            self.close()
+            if isinstance(error, Exception):
+                raise EngineDeadError(self._failure) from error
+            raise
+
+
+class _Job:
+    """One prompt under way."""
+
+    def __init__(self, name: str, prompt: Prompt, requests: list[Request]) -> None:
+        self.name, self.prompt, self.requests = name, prompt, requests
+        self._choices = [MergedDelta() for _ in requests]
+        self._open = len(requests)
+
+    @property
+    def finished(self) -> bool:
+        return self._open == 0
+
+    def append(self, delta: Delta) -> None:
+        self._choices[delta.index].append(delta)
+        self._open -= delta.finish_reason is not None
+
+    def result(self, tokenizer: Tokenizer) -> RequestOutput:
+        deltas = [choice.delta() for choice in self._choices]
+        prompt_logprobs = None
+        if self.requests[0].params.prompt_logprobs is not None:
+            prompt_logprobs = [None, *positions(deltas[0].prompt_logprobs or [], tokenizer.token_text)]
+        return RequestOutput(
+            request_id=self.name,
+            prompt=self.prompt.text,
+            prompt_token_ids=self.requests[0].prompt,
+            prompt_logprobs=prompt_logprobs,
+            outputs=[_completion(delta, tokenizer) for delta in deltas],
+            finished=True,
+            num_cached_tokens=deltas[0].cached_tokens,
+        )
+
+
+def _completion(delta: Delta, tokenizer: Tokenizer) -> CompletionOutput:
+    rows: list[TokenLogprobs] | None = delta.logprobs
+    return CompletionOutput(
+        index=delta.index,
+        text=delta.text,
+        token_ids=delta.token_ids,
+        cumulative_logprob=None if rows is None else sum(row.logprob for row in rows),
+        logprobs=None if rows is None else positions(rows, tokenizer.token_text),
+        finish_reason=None if delta.finish_reason is None else str(delta.finish_reason),
+        stop_reason=delta.stop_reason,
+    )
+
+
+def _read_template(given: str | None) -> str | None:
+    """The text of a template that is given as text or as a file."""
+    if given is None or not os.path.isfile(given):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"the chat template {given} cannot be read: {error}") from error
