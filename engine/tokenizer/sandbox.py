@@ -26,10 +26,12 @@ from jinja2.utils import Namespace
 
 MAX_STEPS = 1_000_000
 MAX_CHARACTERS = 1 << 25
+MAX_ITEMS = 1 << 20
 _MAX_WIDTH = 99_999
 _MAX_INDENT = 64
 _MAX_BITS = 4096
 _CHARACTERS_PER_STEP = 256
+_STEPS_PER_CALL = 10
 _WIDENING = frozenset(
     ("center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes", "indent", "batch", "slice", "wordwrap")
 )
@@ -44,16 +46,20 @@ def _spend(steps: int) -> None:
         raise SecurityError(f"the template does more than {MAX_STEPS} steps")
 
 
-def _fits(size: int) -> None:
-    if size > MAX_CHARACTERS:
-        raise SecurityError(f"the template builds a text or list of {size} elements; at most {MAX_CHARACTERS}")
+def _fits(size: int, limit: int = MAX_CHARACTERS) -> None:
+    if size > limit:
+        raise SecurityError(f"the template builds a text or list of {size} elements; at most {limit}")
 
 
 def _measured(value: Any) -> Any:
     if isinstance(value, str | bytes | list | tuple):
-        _fits(len(value))
+        _fits(len(value), _limit(value))
         _spend(len(value) // _CHARACTERS_PER_STEP)
     return value
+
+
+def _limit(value: object) -> int:
+    return MAX_CHARACTERS if isinstance(value, str | bytes) else MAX_ITEMS
 
 
 def _metered(items: Iterable[Any]) -> Iterable[Any]:
@@ -172,7 +178,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return str(_measured("".join(held)))
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:
-        _spend(1)
+        _spend(_STEPS_PER_CALL)
         if isinstance(__callee, LoopContext):
             args = (_metered(args[0]), *args[1:])
         method = getattr(__callee, "__wrapped__", __callee)
@@ -187,7 +193,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if operator == "%" and sized and sized[0] is left:
             _check("format", (left, *(right if isinstance(right, tuple) else (right,))))
         elif operator == "*" and sized and counts:
-            _fits(len(sized[0]) * counts[0])
+            _fits(len(sized[0]) * counts[0], _limit(sized[0]))
         elif len(counts) == 2 and operator in ("*", "**"):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             if bits > _MAX_BITS:

@@ -53,7 +53,7 @@ class Tokenizer:
         """Ids of ``text``; special tokens written out in it become their ids. ``add_special_tokens`` puts the begin
         and end tokens around it that the model's files ask for. A begin token that is doubled by this is kept, and
         logged once. Raises ``RequestError`` for text with half of a surrogate pair."""
-        ids = self._encode(text)
+        ids = self._encode(text, "prompt")
         if not add_special_tokens:
             return ids
         if self.bos_id is not None and self._prefix[-1:] == [self.bos_id] == ids[:1] and not self._warned:
@@ -112,16 +112,16 @@ class Tokenizer:
     ) -> list[int]:
         """Ids of ``render_chat(messages, **options)``. ``add_special_tokens`` adds the begin token unless the template
         wrote it."""
-        ids = self._encode(self.render_chat(messages, **options))
+        ids = self._encode(self.render_chat(messages, **options), "messages")
         if not add_special_tokens or ids[: len(self._prefix)] == self._prefix:
             return ids
         return [*self._prefix, *ids]
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, param: str) -> list[int]:
         try:
             return list(self._backend.encode(text, add_special_tokens=False).ids)
         except TypeError as error:
-            raise RequestError("the text holds half of a surrogate pair, which is not a character", "prompt") from error
+            raise RequestError("the text holds half of a surrogate pair, which is not a character", param) from error
 
     def _template(self, with_tools: bool) -> str:
         template = (self._templates.get("tool_use") if with_tools else None) or self.chat_template
