@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import UserError
-from engine.ops import Op, Spec
+from engine.ops import OPS, Op, Spec
 from engine.plan_values import KernelChoice
 from engine.program import Call, Program
 from platforms.contract import DeviceProfile, Facts, Kernel, Verdict
@@ -18,8 +18,8 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops may leave
-    their reference; ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels``."""
+    """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops of the
+    vocabulary may leave their reference (a fused op exists for its kernel, so ``none`` does not hold it back); ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels``."""
 
     profile: DeviceProfile
     facts: Facts
@@ -91,7 +91,7 @@ class Chooser:
     def _allowed(self, op: str) -> Verdict:
         if f"-{op}" in self.custom_ops:
             return Verdict(False, f"custom_ops holds -{op}")
-        if "none" in self.custom_ops and f"+{op}" not in self.custom_ops:
+        if op in OPS and "none" in self.custom_ops and f"+{op}" not in self.custom_ops:
             return Verdict(False, "custom_ops is none: the code generator takes it")
         return Verdict(True, "custom_ops allows it")
 
