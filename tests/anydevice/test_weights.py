@@ -117,7 +117,7 @@ def test_rotation_in_halves_equals_the_files_rotation_in_pairs(builtin: Checkpoi
 
 
 @pytest.mark.parametrize("format", BLOCKED)
-@pytest.mark.parametrize("interleaved", [None, (3, 4), (3, 2)])
+@pytest.mark.parametrize("interleaved", [None, (3, 4), (2, 4)])
 def test_every_block_type_dequantises_as_the_library_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, interleaved: tuple[int, int] | None
 ) -> None:
@@ -128,9 +128,11 @@ def test_every_block_type_dequantises_as_the_library_does(
     path = tmp_path / "blocks"
     path.write_bytes(b"\1" * 5001 + raw.tobytes())
     info = TensorInfo("t", (rows, 2 * kind.block), format, raw.nbytes, path, 5001, interleaved)
-    order = list(range(rows))
-    if interleaved == (3, 4):
-        order = [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11]
+    order = {
+        None: list(range(rows)),
+        (3, 4): [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11],
+        (2, 4): [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11],
+    }[interleaved]
     with np.errstate(all="ignore"):
         expected = dequantize(raw[order], GGMLQuantizationType[kind.name])
         tensor = read_dense(info)
