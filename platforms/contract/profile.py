@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Origin = Literal["measured", "probed", "described"]
 
@@ -57,7 +57,16 @@ class DeviceProfile:
                 raise ValueError(f"device profile: {name} must be text, found {row[name]!r}")
         if not isinstance(row["memory_bytes"], int):
             raise ValueError(f"device profile: memory_bytes must be an integer, found {row['memory_bytes']!r}")
-        return cls(**{**row, "features": frozenset(row.get("features", ()))})
+        if row["origin"] not in get_args(Origin):
+            raise ValueError(f"device profile: origin must be one of {get_args(Origin)}, found {row['origin']!r}")
+        for name, kind in (("limits", int), ("libraries", str), ("evidence", str)):
+            found = row.get(name, {})
+            if not isinstance(found, Mapping) or not all(isinstance(value, kind) for value in found.values()):
+                raise ValueError(f"device profile: {name} must map names to {kind.__name__}, found {found!r}")
+        features = row.get("features", ())
+        if not isinstance(features, list | tuple) or not all(isinstance(name, str) for name in features):
+            raise ValueError(f"device profile: features must be a list of names, found {features!r}")
+        return cls(**{**row, "features": frozenset(features)})
 
 
 @dataclass(frozen=True, slots=True)

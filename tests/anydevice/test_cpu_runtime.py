@@ -1,0 +1,75 @@
+"""The host opened as a device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from platforms.contract import DeviceError, DeviceProfile, Verdict
+from platforms.cpu.plugin import CpuPlugin
+from tests.fake_machines import MEMINFO, machine
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_opening_measures_and_sets_the_threads():
+    runtime = CpuPlugin().open(0)
+    (probed,) = CpuPlugin().probe().profiles
+    assert runtime.profile.origin == "measured"
+    assert (runtime.profile.arch, runtime.profile.features) == (probed.arch, probed.features)
+    assert runtime.profile.libraries["torch"] == torch.__version__
+    assert torch.get_num_threads() == probed.limits["threads"]
+    assert DeviceProfile.from_json(runtime.profile.to_json()) == runtime.profile
+
+
+def test_H_PLT_05_the_quota_of_the_container_is_what_torch_uses(tmp_path):
+    CpuPlugin(machine(tmp_path, {"sys/fs/cgroup/cpu.max": "100000 100000"})).open(0)
+    assert torch.get_num_threads() == 1
+
+
+def test_memory_is_read_now_and_bounded_by_the_container(tmp_path):
+    runtime = CpuPlugin().open(0)
+    memory = runtime.memory()
+    assert 0 < memory.available <= memory.total == runtime.profile.memory_bytes and memory.shared_with_host
+    box = machine(tmp_path, {"proc/meminfo": MEMINFO, "sys/fs/cgroup/memory.max": str(1 << 30)})
+    limited = CpuPlugin(box).open(0)
+    assert limited.memory().total == limited.profile.memory_bytes == 1 << 30
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text(str(1 << 29))
+    assert limited.memory().available == 1 << 29
+
+
+def test_tensors_live_on_its_device_and_are_fetched():
+    runtime = CpuPlugin().open(0)
+    with runtime.compute():
+        tensor = torch.arange(6, device=runtime.device).reshape(2, 3) * 2
+    fetch = runtime.fetch(tensor)
+    runtime.synchronize()
+    assert fetch.wait().tolist() == [[0, 2, 4], [6, 8, 10]]
+    assert runtime.device == torch.device("cpu")
+
+
+def test_what_it_does_not_have_it_says():
+    runtime = CpuPlugin().open(0)
+    graphs = runtime.graphs()
+    assert isinstance(graphs, Verdict) and not graphs and graphs.reason
+    assert runtime.communicator() == "gloo"
+    runtime.release_cached()
+    runtime.close()
+    runtime.close()
+
+
+@pytest.mark.parametrize("index", [1, -1])
+def test_there_is_one_host(index):
+    with pytest.raises(DeviceError, match=f"device {index}"):
+        CpuPlugin().open(index)
+
+
+def test_two_runtimes_live_side_by_side():
+    first, second = CpuPlugin().open(0), CpuPlugin().open(0)
+    first.close()
+    assert torch.ones(2, device=second.device).sum().item() == 2
