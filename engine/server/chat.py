@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,15 +25,16 @@ from engine.server.stream import event_stream, until_gone
 
 
 async def create_chat_completion(request: Request) -> Response:
+    arrival = time.monotonic()
     body = await read_body(request, ChatRequest)
-    answer = await until_gone(request, _prepare(server_state(request), body))
+    answer = await until_gone(request, _prepare(server_state(request), body, arrival))
     headers = id_header(answer.generation.id)
     if body.stream:
         return await event_stream(request, answer.events(), headers)
     return json_response(await until_gone(request, answer.whole()), headers=headers)
 
 
-async def _prepare(state: ServerState, body: ChatRequest) -> _Answer:
+async def _prepare(state: ServerState, body: ChatRequest, arrival: float) -> _Answer:
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", "top_logprobs")
     check_choices(1, body.n)
@@ -46,7 +48,7 @@ async def _prepare(state: ServerState, body: ChatRequest) -> _Answer:
     except RequestError as error:
         raise _renamed(error, body) from None
     ids = await encode_conversation(state, body)
-    generation = Generation(state, new_id("chatcmpl", body), [ids], params, body.priority, body.cache_salt)
+    generation = Generation(state, new_id("chatcmpl", body), [ids], params, body.priority, body.cache_salt, arrival)
     frame = Frame(state, generation, body, "chat.completion", "chat.completion.chunk")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)
     return _Answer(body, generation, frame, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,15 +25,16 @@ from engine.server.stream import event_stream, until_gone
 
 
 async def create_completion(request: Request) -> Response:
+    arrival = time.monotonic()
     body = await read_body(request, CompletionRequest)
-    answer = await until_gone(request, _prepare(server_state(request), body))
+    answer = await until_gone(request, _prepare(server_state(request), body, arrival))
     headers = id_header(answer.generation.id)
     if body.stream:
         return await event_stream(request, answer.events(), headers)
     return json_response(await until_gone(request, answer.frame.whole(answer.piece)), headers=headers)
 
 
-async def _prepare(state: ServerState, body: CompletionRequest) -> _Answer:
+async def _prepare(state: ServerState, body: CompletionRequest, arrival: float) -> _Answer:
     prompts = split_prompts(body.prompt)
     check_choices(len(prompts), body.n)
     if body.best_of not in (None, body.n):
@@ -43,7 +45,7 @@ async def _prepare(state: ServerState, body: CompletionRequest) -> _Answer:
     params = body.sampling(logprobs=body.logprobs, prompt_logprobs=scored, max_tokens=body.max_tokens)
     check_generation(state, body, params)
     ids = [p if isinstance(p, list) else await tokenize(state, p, body.add_special_tokens) for p in prompts]
-    generation = Generation(state, new_id("cmpl", body), ids, params, body.priority, body.cache_salt)
+    generation = Generation(state, new_id("cmpl", body), ids, params, body.priority, body.cache_salt, arrival)
     frame = Frame(state, generation, body, "text_completion", "text_completion")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)
     return _Answer(body, prompts, generation, frame, names)

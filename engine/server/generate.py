@@ -23,7 +23,8 @@ WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, Fini
 
 @dataclass
 class Generation:
-    """``prompts``: token ids. Choices are indexed prompt-major: choice ``i`` of prompt ``p`` is ``p * n + i``."""
+    """``prompts``: token ids. Choices are indexed prompt-major: choice ``i`` of prompt ``p`` is ``p * n + i``.
+    ``arrival``: when the request came, by the monotonic clock."""
 
     state: ServerState
     id: str
@@ -31,6 +32,7 @@ class Generation:
     params: SamplingParams
     priority: int = 0
     cache_salt: str | None = None
+    arrival: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
     completion_tokens: int = 0
     cached: dict[int, int] = field(default_factory=dict)
@@ -45,7 +47,7 @@ class Generation:
         first delta when the engine does not accept a prompt, later when a request fails; ``EngineDeadError``."""
         engine, _ = self.state.serving()
         assert self.state.metrics is not None
-        record = self.state.metrics.begin(self.params, [len(prompt) for prompt in self.prompts])
+        record = self.state.metrics.begin(self.params, [len(prompt) for prompt in self.prompts], self.arrival)
         outcome: FinishReason | None = FinishReason.ERROR
         try:
             async with aclosing(self._streams(engine)) as stream:

@@ -62,9 +62,9 @@ class Metrics:
         self.requests = {reason: success.labels(**labels, finished_reason=reason.value) for reason in FinishReason}
         self.registry.register(CoreCollector(info, labels, core))
 
-    def begin(self, params: SamplingParams, prompts: list[int]) -> Record:
-        """Follow one HTTP request; ``prompts``: lengths."""
-        return Record(self, params, prompts)
+    def begin(self, params: SamplingParams, prompts: list[int], arrival: float) -> Record:
+        """Follow one HTTP request; ``prompts``: lengths; ``arrival``: monotonic clock."""
+        return Record(self, params, prompts, arrival)
 
     def text(self) -> bytes:
         """The text format of Prometheus."""
@@ -89,9 +89,8 @@ class Metrics:
 class Record:
     """One HTTP request. ``delta`` for each piece of news, then ``end`` once."""
 
-    def __init__(self, metrics: Metrics, params: SamplingParams, prompts: list[int]) -> None:
-        self.metrics, self.params, self.prompts = metrics, params, prompts
-        self.start = time.monotonic()
+    def __init__(self, metrics: Metrics, params: SamplingParams, prompts: list[int], arrival: float) -> None:
+        self.metrics, self.params, self.prompts, self.start = metrics, params, prompts, arrival
         self.seen: set[int] = set()
         self.cached: dict[int, int] = {}
         self.tokens: dict[int, int] = {}

@@ -1,0 +1,193 @@
+"""Counting, without a server."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine.batch import FinishReason, Stats, Times
+from engine.generation import CoreInfo, Delta
+from engine.sampling_params import SamplingParams
+from engine.server.logs import StatsLog
+from engine.server.metric_names import BETWEEN, COUNTERS, HISTOGRAMS, LATENCY, TTFT, token_buckets
+from engine.server.metrics import Metrics
+
+INFO = CoreInfo(
+    model_name="m", model_path="/m", vocab_size=10, max_model_len=1000, max_num_seqs=4, num_blocks=7, block_size=16,
+    plan_hash="abc",
+    summary=[("", "platform", "toy: T1", "why"), ("", "level", "-O2", ""), ("", "graph mode", "NONE", "")],
+    phases=[], warnings=[],
+)  # fmt: skip
+IDLE = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
+
+
+class Core:
+    stats = IDLE
+
+    def __call__(self):
+        return self.stats
+
+
+@pytest.fixture
+def core():
+    return Core()
+
+
+@pytest.fixture
+def metrics(core):
+    return Metrics(INFO, "m", core)
+
+
+def samples(metrics):
+    """(name, labels without the usual two) → value."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("model_name") == "m" and labels.pop("engine") == "0"
+            key = (sample.name, tuple(sorted(labels.items())))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def value(metrics, name, **labels):
+    return samples(metrics)[("engine:" + name, tuple(sorted(labels.items())))]
+
+
+def run(metrics, deltas, outcome, prompts=(5,), **params):
+    record = metrics.begin(SamplingParams(**params), list(prompts), time.monotonic())
+    for place, choice, delta in deltas:
+        record.delta(place, choice, delta)
+    record.end(outcome)
+
+
+def delta(index=0, tokens=1, **more):
+    return Delta(index, "x" * tokens, list(range(tokens)), **more)
+
+
+def test_buckets_are_those_users_know():
+    assert len(TTFT) == 22 and TTFT[0] == 0.001 and TTFT[-1] == 2560
+    assert len(BETWEEN) == 19 and BETWEEN[-1] == 80
+    assert len(LATENCY) == 21 and LATENCY[-1] == 7680
+    assert token_buckets(1000) == [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
+    assert token_buckets(64) == [1, 2, 5, 10, 20, 50] and token_buckets(1) == [1]
+
+
+def test_every_family_under_both_names_with_equal_values(metrics, core):
+    core.stats = Stats(3, 2, 0.25, 4, 100, 40, 17, 50, 60)
+    run(metrics, [(0, 0, delta(tokens=4))], FinishReason.STOP)
+    found = samples(metrics)
+    own = {key: number for key, number in found.items() if key[0].startswith("engine:")}
+    alias = {("engine:" + key[0][5:], key[1]): number for key, number in found.items() if key[0].startswith("vllm:")}
+    assert own == alias and len(own) + len(alias) == len(found)
+    names = {key[0] for key in own}
+    assert not any(name.endswith("_created") for name in names)
+    for row in COUNTERS:
+        assert f"engine:{row.name}_total" in names
+    for row in HISTOGRAMS:
+        assert f"engine:{row.name}_bucket" in names and f"engine:{row.name}_count" in names
+    for name, number in {"num_requests_running": 3, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.25,
+                         "num_preemptions_total": 4, "prefix_cache_queries_total": 100,
+                         "prefix_cache_hits_total": 40}.items():  # fmt: skip
+        assert own[("engine:" + name, ())] == number
+
+
+def test_types_in_the_text_format(metrics):
+    text = metrics.text().decode()
+    kinds = {"num_requests_running": "gauge", "num_preemptions_total": "counter", "request_success_total": "counter"}
+    for name, kind in (kinds | {"time_to_first_token_seconds": "histogram"}).items():
+        for prefix in ("engine", "vllm"):
+            assert re.search(rf"^# TYPE {prefix}:{name} {kind}$", text, re.M), name
+
+
+def test_what_was_planned_is_a_metric(metrics):
+    labels = {"platform": "toy: T1", "level": "-O2", "graph_mode": "NONE", "plan_hash": "abc"}
+    assert value(metrics, "plan_info", **labels) == 1
+    assert value(metrics, "cache_config_info", block_size="16", num_blocks="7", num_gpu_blocks="7") == 1
+
+
+def test_a_request_counts_once_whatever_its_choices(metrics):
+    ends = {"finish_reason": FinishReason.STOP}
+    deltas = [(place, place * 2 + index, delta(index, 3, **ends)) for place in (0, 1) for index in (0, 1)]
+    run(metrics, deltas, FinishReason.STOP, prompts=(5, 7), n=2)
+    assert value(metrics, "request_success_total", finished_reason="stop") == 1
+    assert value(metrics, "prompt_tokens_total") == 12
+    assert value(metrics, "generation_tokens_total") == 12
+    assert value(metrics, "request_generation_tokens_sum") == 12
+    assert value(metrics, "request_max_num_generation_tokens_sum") == 3
+    assert value(metrics, "e2e_request_latency_seconds_count") == 1
+    assert value(metrics, "time_to_first_token_seconds_count") == 1
+
+
+def test_aborted_refused_and_failed(metrics):
+    run(metrics, [(0, 0, delta())], FinishReason.ABORT)
+    run(metrics, [], None)
+    run(metrics, [], FinishReason.ERROR)
+    counts = {r.value: value(metrics, "request_success_total", finished_reason=r.value) for r in FinishReason}
+    assert counts == {"stop": 0, "length": 0, "abort": 1, "error": 1}
+    assert value(metrics, "generation_tokens_total") == 1
+    assert value(metrics, "e2e_request_latency_seconds_count") == 0
+
+
+def test_phases_of_a_request(metrics):
+    times = Times(arrival=10.0, scheduled=11.0, first_token=13.0, last_token=17.0, preemptions=2)
+    run(metrics, [(0, 0, delta(tokens=1)), (0, 0, delta(tokens=4, times=times))], FinishReason.LENGTH, max_tokens=5)
+    expected = {"queue_time": 1, "prefill_time": 2, "decode_time": 4, "inference_time": 6}
+    for name, seconds in expected.items():
+        assert value(metrics, f"request_{name}_seconds_sum") == seconds
+    assert value(metrics, "request_time_per_output_token_seconds_sum") == 1
+    assert value(metrics, "request_num_preemptions_sum") == 2
+    assert value(metrics, "request_params_max_tokens_sum") == 5
+    assert value(metrics, "inter_token_latency_seconds_count") == 1
+
+
+def test_cached_tokens_count_once_per_prompt(metrics):
+    run(metrics, [(0, 0, delta(cached_tokens=4)), (0, 1, delta(1, cached_tokens=5)), (0, 0, delta(cached_tokens=4))],
+        FinishReason.STOP, n=2)  # fmt: skip
+    assert value(metrics, "prompt_tokens_cached_total") == 4
+
+
+def test_steps_are_counted_once(metrics, core):
+    core.stats = Stats(1, 0, 0, 0, 0, 0, 9, 0, 0)
+    metrics.note_step()
+    metrics.note_step()
+    assert value(metrics, "iteration_tokens_total_sum") == 9
+    assert value(metrics, "iteration_tokens_total_count") == 1
+
+
+def test_H_SRV_09_a_broken_metric_is_one_warning(metrics, monkeypatch, caplog):
+    def broken(*args):
+        raise ValueError("negative")
+
+    for counter in metrics.counters.values():
+        monkeypatch.setattr(counter, "inc", broken)
+    for histogram in metrics.histograms.values():
+        monkeypatch.setattr(histogram, "observe", broken)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            run(metrics, [(0, 0, delta())], FinishReason.STOP)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "negative" in caplog.text
+
+
+def test_the_periodic_line(core):
+    now = [0.0]
+    log = StatsLog(core, 10, clock=lambda: now[0])
+    now[0] = 10.0
+    assert log.line() is None
+    core.stats = Stats(2, 1, 0.125, 3, 100, 40, 17, 500, 60)
+    now[0] = 20.0
+    line = log.line()
+    for part in ("50.0 tokens/s", "generation throughput: 6.0", "Running: 2", "Waiting: 1", "Preemptions: 3", "12.5%",
+                 "40.0%"):  # fmt: skip
+        assert part in line, part
+    now[0] = 30.0
+    assert "Preemptions" not in log.line()
+    core.stats = Stats(0, 0, 0.0, 3, 100, 40, 0, 500, 60)
+    now[0] = 40.0
+    assert log.line() is None
