@@ -9,7 +9,7 @@ from typing import Any
 from engine.batch import Batch, Output, Request, Stats, Work
 from engine.block_manager import BlockManager
 from engine.errors import UserError
-from engine.explain import summary
+from engine.explain import Row, summary
 from engine.generation import CoreInfo
 from engine.phases import Phases
 from engine.plan_values import Given, Plan
@@ -37,6 +37,11 @@ class EngineCore:
                 selection = select(_value(given, "platform") or "auto")
             except PlatformError as error:
                 raise UserError(str(error)) from error
+            if not selection.present:
+                raise UserError(
+                    f"--platform {selection.requested} describes a device that is not here, and nothing can be served on "
+                    "it. Use `engine explain` to plan for it, or --platform auto to serve."
+                )
         self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases)
         plan, space = self._worker.plan, self._worker.space
         self._scheduler = Scheduler(
@@ -62,6 +67,7 @@ class EngineCore:
         )
         with phases("warm up"):
             self._warm_up()
+        rows = [Row("model", model.name, model.origin), *summary(plan, selection.reason), _kv_row(self._worker)]
         self.info = CoreInfo(
             model_name=_value(given, "model.served_name") or model.name,
             model_path=str(model.path),
@@ -71,7 +77,7 @@ class EngineCore:
             num_blocks=space.blocks,
             block_size=plan["cache.block_size"],
             plan_hash=plan.hash,
-            summary=[("model", "name", model.name, model.origin), *summary(plan, selection), _kv_row(self._worker)],
+            summary=[("", row.label, row.value, row.reason) for row in rows],
             phases=phases.seconds,
             warnings=list(plan.warnings),
         )
@@ -128,12 +134,11 @@ def _refuse_parallel(given: Mapping[str, Given]) -> None:
             )
 
 
-def _kv_row(worker: Worker) -> tuple[str, str, str, str]:
+def _kv_row(worker: Worker) -> Row:
     space, plan = worker.space, worker.plan
     tokens = space.blocks * plan["cache.block_size"]
     requests = tokens / plan["scheduler.max_model_len"]
-    return (
-        "cache",
+    return Row(
         "KV blocks",
         f"{space.blocks} of {plan['cache.block_size']} tokens",
         f"{space.blocks * space.block_bytes / 2**20:.0f} MiB: {space.reason}; {tokens} tokens, "

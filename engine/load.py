@@ -41,8 +41,6 @@ def make_caches(program: Program, blocks: int, runtime: Runtime) -> dict[str, An
     import torch
 
     return {
-        name: torch.zeros(
-            (2, blocks, spec.page, spec.heads, spec.dims[0]), dtype=getattr(torch, spec.dtype), device=runtime.device
-        )
+        name: runtime.zeros((2, blocks, spec.page, spec.heads, spec.dims[0]), getattr(torch, spec.dtype))
         for name, spec in program.caches.items()
     }

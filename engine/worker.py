@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from engine.phases import Phases
 from engine.plan import Observations, plan_for
 from engine.plan_values import Given, Plan
 from engine.runner import Runner
+from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
 from platforms.contract import DeviceError, FusionRule, PlatformPlugin, Runtime
 
@@ -37,15 +39,20 @@ class Worker:
         self.runtime.close()
 
 
+@contextmanager
+def _as_user_error() -> Iterator[None]:
+    try:
+        yield
+    except DeviceError as error:
+        raise UserError(str(error)) from error
+
+
 def start_worker(
     plugin: PlatformPlugin, index: int, checkpoint: Checkpoint, given: Mapping[str, Given], phases: Phases
 ) -> Worker:
     """Raises ``UserError`` where the device does not open, the plan refuses, or memory does not suffice."""
-    with phases("open device"):
-        try:
-            runtime = plugin.open(index)
-        except DeviceError as error:
-            raise UserError(str(error)) from error
+    with phases("open device"), _as_user_error():
+        runtime = plugin.open(index)
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
     with phases("plan"):
@@ -55,8 +62,8 @@ def start_worker(
             plan = plan_for(plugin, runtime.profile, checkpoint.config, given, Observations(refused), os.environ)
     program = plan.program
     before = runtime.memory()
-    with phases("load weights"):
-        tensors = load_weights(program, checkpoint, runtime)
+    with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
+        tensors = load_weights(program, checkpoint, runtime, advance)
     with phases("KV cache"):
         tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
         page, longest = plan["cache.block_size"], plan["scheduler.max_model_len"]
@@ -69,7 +76,8 @@ def start_worker(
             activation_bytes(program, tokens, seqs),
             seqs * -(-longest // page),
         )
-        tensors.update(make_caches(program, space.blocks, runtime))
+        with _as_user_error():
+            tensors.update(make_caches(program, space.blocks, runtime))
     with phases("bind"):
         bound = Bound(plan, ops, rows, tensors)
     del tensors

