@@ -89,4 +89,4 @@ def describe(rules: Mapping[str, int | None]) -> list[dict[str, str]]:
             }
         )
     by_hand = ", ".join(name for name, lowest in rules.items() if lowest is None)
-    return [*rows, dict.fromkeys(rows[0], "") | {"level": "by hand only", "fusions": by_hand}]
+    return [*rows, dict.fromkeys(rows[0], "") | {"level": "only by hand", "fusions": by_hand}]

@@ -28,8 +28,8 @@ def read_environment(environ: Mapping[str, str]) -> tuple[Assignments, list[str]
             warnings.append(f"{next(iter(texts))} is ignored: Kubernetes set it for a service of that name")
             continue
         if len(set(texts.values())) > 1:
-            (own, value), *others = texts.items()
-            warnings.append(f"{own}={value} wins over " + ", ".join(f"{name}={text}" for name, text in others))
+            own, *others = texts
+            warnings.append(f"{own} wins over {', '.join(others)}, which says something else")
         for name, text in list(texts.items())[:1]:
             values.assign(field, text, f"{name}:")
     return values, warnings

@@ -55,7 +55,7 @@ CACHE, SCHEDULE, PARALLEL, SERVER = "Cache", "Scheduler", "Parallelism", "Server
 LEVEL_DECIDES, USER_DECIDES = "the level decides", "off: only a user turns it on"
 
 FIELDS: tuple[Field, ...] = (
-    Field("model.name", Kind("MODEL", k.text), MODEL, "a GGUF file, a folder with config.json, or a name that `engine "
+    Field("model.name", k.MODEL, MODEL, "a GGUF file, a folder with config.json, or a name that `engine "
           "pull` knows; also the first word after the subcommand", ("--model",), unset="the built-in model"),
     Field("model.served_name", k.NAME, MODEL, "what requests call it", ("--served-model-name",), unset="its own name"),
     Field("model.dtype", k.DTYPE, MODEL, f"{k.words((*k.DTYPE_NAMES, 'half', 'float'))}: type of activations",
@@ -89,7 +89,7 @@ FIELDS: tuple[Field, ...] = (
     Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
           unset="nothing is written", variable="DEBUG_DUMP_PATH"),
     *(Field(f"compilation.pass_config.{name}", k.SWITCH, FUSE, USER_ONLY.get(name, "fuse where the device can"),
-            unset=USER_DECIDES if name in USER_ONLY else LEVEL_DECIDES) for name in FUSIONS),
+            unset=USER_DECIDES if name in USER_ONLY else LEVEL_DECIDES, variable=name.upper()) for name in FUSIONS),
     Field("cache.block_size", k.COUNT, CACHE, "tokens per block of the KV cache", ("--block-size",)),
     Field("cache.gpu_memory_utilization", k.SHARE, CACHE, "share of the device's memory that may be used in all",
           ("--gpu-memory-utilization",), 0.9),

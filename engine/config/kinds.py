@@ -38,7 +38,7 @@ def words(names: tuple[str, ...]) -> str:
 
 
 SWITCH = Kind("", boolean)
-TEXT, FILE, FOLDER, NAME = (Kind(metavar, text) for metavar in ("TEXT", "FILE", "FOLDER", "NAME"))
+TEXT, FILE, FOLDER, NAME, MODEL = (Kind(metavar, text) for metavar in ("TEXT", "FILE", "FOLDER", "NAME", "MODEL"))
 COUNT = Kind("N", integer(1))
 SEED = Kind("N", integer(0, 2**63 - 1))
 PORT = Kind("N", integer(0, 65535))

@@ -1,0 +1,158 @@
+"""A plan as text: for ``engine explain`` in full, for the table at start-up in short. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config.fields import BY_KEY, FUSE
+from engine.config.names import FUSION
+from engine.levels import LEVELS
+from engine.plan_values import FusionReport, KernelChoice, Plan
+from engine.table import BOLD, CYAN, DIM, GREEN, TIED, YELLOW, coloured, lay_out, written
+
+ASKED = ("command line", "environment", "file", "argument")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the start-up table: what, how it was decided, and why."""
+
+    label: str
+    value: str
+    reason: str = ""
+
+
+def summary(plan: Plan, why: str = "") -> list[Row]:
+    """What a person wants to know at start-up, every optimisation that is off included. ``why``: how the platform was
+    chosen. Callers add rows of their own and print all with ``render_rows``."""
+    rows = [Row("platform", _device(plan), why), _level(plan)]
+    rows += [Row(label, written(plan[key]), plan.decisions[key].reason) for label, key in _HEADLINES]
+    native = sum(choice.count for choice in plan.kernels if choice.target)
+    total = sum(choice.count for choice in plan.kernels)
+    rows.append(Row("kernels", f"{native} of {total} calls", "the others are computed by plain torch"))
+    plain: dict[str, list[str]] = {}
+    for choice, count in _by_op(plan):
+        if choice.target:
+            rows.append(Row("", f"{choice.op}: {choice.chosen} ×{count}", choice.reason))
+        else:
+            plain.setdefault(choice.reason, []).append(f"{choice.op}{TIED}×{count}")
+    rows += [Row("", ", ".join(names), f"reference: {reason}") for reason, names in plain.items()]
+    active = [row for row in plan.fusions if row.matched]
+    rows.append(Row("fusions", f"{len(active)} active"))
+    rows += [Row("", f"{row.rule} ×{row.matched}", row.reason) for row in active]
+    rows += [Row("", ", ".join(names), f"off: {reason}") for reason, names in _off(plan).items()]
+    return [*rows, *(Row("warning", "", text) for text in plan.warnings)]
+
+
+def render_rows(rows: Sequence[Row], width: int, color: bool) -> str:
+    """The start-up table."""
+
+    def paint(column: int, text: str) -> str:
+        return (BOLD, "", DIM)[column]
+
+    cells = [(row.label, row.value, row.reason) for row in rows]
+    return "\n".join(lay_out(cells, width, paint=paint if color else None))
+
+
+def render(plan: Plan, width: int, color: bool, why: str = "", about: Sequence[Row] = ()) -> str:
+    """Everything, in columns that fit ``width``; reasons wrap and are never cut. ``about``: rows to begin with."""
+    states = {"active": GREEN, "unavailable": YELLOW, "no match": YELLOW, "off": DIM, "reference": DIM, "default": DIM}
+    states |= dict.fromkeys(ASKED, CYAN)
+
+    def lines(rows: Sequence[Sequence[str]]) -> list[str]:
+        def paint(column: int, text: str) -> str:
+            return BOLD if column == 0 else states.get(text, "")
+
+        return lay_out(rows, width, paint=paint if color else None)
+
+    def block(title: str, body: Sequence[str]) -> list[str]:
+        return ["\n".join([coloured(title, BOLD if color else ""), *body])] if body else []
+
+    head = [*about, Row("platform", _device(plan), why), _level(plan), Row("fingerprint", plan.hash or "–")]
+    blocks = block("Plan", lines([(row.label, row.value, row.reason) for row in head]))
+    groups = _groups(plan)
+    settings = lines([_setting(plan, key) for keys in groups.values() for key in keys])
+    for title, keys in groups.items():
+        blocks += block(title, settings[: len(keys)])
+        settings = settings[len(keys) :]
+    kernels = _by_op(plan)
+    several = {choice.op for choice, _ in kernels if sum(other.op == choice.op for other, _ in kernels) > 1}
+    blocks += block("Kernels", lines([_kernel(choice, count, choice.op in several) for choice, count in kernels]))
+    blocks += block("Fusions", lines([(row.rule, _state(row), row.origin, _fusion(plan, row)) for row in plan.fusions]))
+    blocks += block("Warnings", lines([(f"{number}.", text) for number, text in enumerate(plan.warnings, 1)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+_HEADLINES = (("compile mode", "compilation.mode"), ("graph mode", "compilation.graph_mode"), ("dtype", "model.dtype"))
+
+
+def _level(plan: Plan) -> Row:
+    decision = plan.decisions["optimization_level"]
+    return Row("level", f"-O{decision.value}", f"{LEVELS[decision.value].purpose} ({decision.origin})")
+
+
+def _device(plan: Plan) -> str:
+    profile = plan.profile
+    memory = f"{profile.memory_bytes / 2**30:.0f} GiB" if profile.memory_bytes else ""
+    facts = (profile.product, f"{profile.arch} ({profile.family})", memory, profile.origin)
+    return f"{profile.platform}: " + ", ".join(fact for fact in facts if fact)
+
+
+def _groups(plan: Plan) -> dict[str, list[str]]:
+    """Keys of decisions by the group of their field, in the order of the fields; fusions have a table of their own."""
+    groups: dict[str, list[str]] = {}
+    known = [key for key in BY_KEY if key in plan.decisions and BY_KEY[key].group != FUSE]
+    others = [key for key in plan.decisions if key not in BY_KEY and not key.startswith(FUSION)]
+    for key in (*known, *others):
+        groups.setdefault(BY_KEY[key].group if key in BY_KEY else "Derived", []).append(key)
+    return groups
+
+
+def _setting(plan: Plan, key: str) -> tuple[str, ...]:
+    row = plan.decisions[key]
+    flag = BY_KEY[key].flag if key in BY_KEY else key
+    return flag, written(row.value), row.origin, "" if row.reason in (row.origin, "asked for") else row.reason
+
+
+def _by_op(plan: Plan) -> list[tuple[KernelChoice, int]]:
+    """Choices that look alike but for the shapes, with the calls of all of them."""
+    found: dict[tuple[object, ...], tuple[KernelChoice, int]] = {}
+    for choice in plan.kernels:
+        key = (choice.op, choice.chosen, choice.reason, choice.considered)
+        found[key] = (choice, choice.count + (found[key][1] if key in found else 0))
+    return list(found.values())
+
+
+def _kernel(choice: KernelChoice, count: int, several: bool) -> tuple[str, ...]:
+    calls = [f"such as {choice.call}"] if several else []
+    others = [
+        f"{name}: {'also says yes, lower priority' if verdict else verdict.reason}"
+        for name, verdict in choice.considered
+        if name != choice.chosen
+    ]
+    return choice.op, f"×{count}", choice.chosen, "\n".join([choice.reason, *calls, *others])
+
+
+def _state(row: FusionReport) -> str:
+    if row.matched:
+        return "active"
+    if not row.requested:
+        return "off"
+    return "no match" if row.eligible else "unavailable"
+
+
+def _fusion(plan: Plan, row: FusionReport) -> str:
+    """Why the device can or cannot, and why it was asked for or not, where that is another reason."""
+    decision = plan.decisions.get(FUSION + row.rule)
+    asked = [decision.reason] if decision and decision.reason not in (row.reason, "asked for") else []
+    return "\n".join([f"×{row.matched}, {row.reason}" if row.matched else row.reason, *asked])
+
+
+def _off(plan: Plan) -> dict[str, list[str]]:
+    """Reason → the fusions that do nothing because of it."""
+    found: dict[str, list[str]] = {}
+    for row in plan.fusions:
+        if not row.matched:
+            found.setdefault(row.reason, []).append(row.rule)
+    return found

@@ -1,0 +1,43 @@
+"""Invariant 3: what answers without a device answers at once, and loads nothing that computes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+SECONDS, RUNS = 0.5, 5
+HEAVY = {"torch", "numpy", "rich", "gguf", "huggingface_hub", "pydantic", "transformers", "tokenizers", "yaml"}
+WORDS = [["explain"], ["explain", "--json", "-O1"], ["platforms"], ["platforms", "--json"]]
+
+
+def seconds(words: list[str]) -> float:
+    """Of a whole process. On a machine that is busy with something else the wall clock times the others: then the
+    process's own time counts, user and system together."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, "-m", "engine", *words], check=True, capture_output=True)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return own if os.getloadavg()[0] > (os.cpu_count() or 1) else wall
+
+
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_answers_within_the_budget(words: list[str]) -> None:
+    """Median of 5, with the built-in model; one run before them warms the file cache."""
+    seconds(words)
+    runs = [seconds(words) for _ in range(RUNS)]
+    assert statistics.median(runs) <= SECONDS, [round(run, 2) for run in runs]
+
+
+@pytest.mark.parametrize("words", [*WORDS, ["serve", "--help=all"], ["--version"]], ids=" ".join)
+def test_loads_nothing_heavy(words: list[str]) -> None:
+    script = f"import sys; from engine.cli import main; code = main({words!r}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert "engine" in loaded
+    assert not loaded & HEAVY
