@@ -1,0 +1,61 @@
+"""What the sampler remembers of one request."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from engine.batch import Request
+from engine.sampling_params import SamplingParams
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(slots=True)
+class State:
+    """``seed``: the user's, or 63 random bits. ``step``: tokens generated so far, the position of the next draw.
+    ``bias`` and ``stop_ids`` name only tokens of the vocabulary. ``slot``: row of the penalty counts, if any."""
+
+    params: SamplingParams
+    seed: int
+    step: int
+    bias: dict[int, float]
+    stop_ids: list[int]
+    slot: int | None
+    plain: bool
+
+    @classmethod
+    def of(cls, request: Request, step: int, slot: int | None, vocab_size: int) -> State:
+        params = request.params
+        bias = {token: value for token, value in (params.logit_bias or {}).items() if 0 <= token < vocab_size}
+        return cls(
+            params=params,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            step=step,
+            bias=bias,
+            stop_ids=sorted(token for token in request.stop_ids if 0 <= token < vocab_size),
+            slot=slot,
+            plain=params.greedy and params.logprobs is None and not bias and slot is None,
+        )
+
+    @property
+    def held(self) -> bool:
+        """Whether ``min_tokens`` still forbids the stop ids."""
+        return self.step < self.params.min_tokens and bool(self.stop_ids)
+
+    def uniform(self) -> float:
+        """The draw of this step: in [0, 1), 53 bits, a function of seed and step alone (SplitMix64, started at the
+        hash of the seed, so that neighbouring seeds are unrelated)."""
+        return (_mix(_mix(self.seed + _GOLDEN) + (self.step + 1) * _GOLDEN) >> 11) / 2**53
+
+
+def penalised(params: SamplingParams) -> bool:
+    return params.repetition_penalty != 1 or params.frequency_penalty != 0 or params.presence_penalty != 0
+
+
+def _mix(value: int) -> int:
+    value &= _MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)

@@ -1,0 +1,238 @@
+"""That random tokens follow the exact distribution, and depend on seed and position only."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.batch import Request
+from engine.sampler import Sampler
+from engine.sampling import draw
+from engine.sampling.state import State
+from engine.sampling_params import SamplingParams
+
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def request(name: str, prompt: list[int] | None = None, stop_ids: set[int] = frozenset(), **params) -> Request:
+    return Request(name, prompt or [0], SamplingParams(**params), arrival=0.0, stop_ids=frozenset(stop_ids))
+
+
+def noise(rows: int, vocab: int, seed: int, scale: float = 3.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale).to(DEVICE, dtype)
+
+
+def exact(logits: list[float], temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> list[float]:
+    """Sorted, cut and normalised in float64, one row at a time."""
+    peak = max(logits)
+    weights = [math.exp((value - peak) / temperature) for value in logits]
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    kept = order[:top_k] if 0 < top_k < len(logits) else order
+    total, reached, nucleus = sum(weights[i] for i in kept), 0.0, []
+    for i in kept:
+        if reached < top_p * total * (1 - 1e-7):
+            nucleus.append(i)
+        reached += weights[i]
+    alive = {i for i in nucleus if weights[i] >= min_p * weights[order[0]]}
+    norm = sum(weights[i] for i in alive)
+    return [weights[i] / norm if i in alive else 0.0 for i in range(len(logits))]
+
+
+def assert_follows(counts: list[int], probabilities: list[float]) -> None:
+    """Chi-square, cells expecting under 5 pooled; fails by chance once in 10**5 (Wilson-Hilferty)."""
+    draws = sum(counts)
+    assert not any(count for count, p in zip(counts, probabilities, strict=True) if p == 0)
+    cells = [(count, p * draws) for count, p in zip(counts, probabilities, strict=True) if p * draws >= 5]
+    small = [(count, p * draws) for count, p in zip(counts, probabilities, strict=True) if p * draws < 5]
+    if sum(expected for _, expected in small) >= 5:
+        cells.append((sum(count for count, _ in small), sum(expected for _, expected in small)))
+    freedom = len(cells) - 1
+    if freedom == 0:
+        return
+    statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
+    spread = 2 / (9 * freedom)
+    assert ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread) < 4.27
+
+
+COMBINATIONS = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 2.0},
+    {"top_k": 5},
+    {"top_k": 1},
+    {"top_k": 150},
+    {"top_p": 0.7},
+    {"top_p": 0.95, "temperature": 2.0},
+    {"top_p": 1e-9},
+    {"min_p": 0.05},
+    {"min_p": 1.0},
+    {"top_k": 20, "top_p": 0.8},
+    {"top_k": 150, "top_p": 0.9, "temperature": 1.5},
+    {"top_k": 40, "top_p": 0.95, "min_p": 0.1, "temperature": 0.8},
+    {"top_p": 0.99, "min_p": 0.01},
+]
+
+
+@pytest.mark.parametrize("vocab", [24, 400])
+@pytest.mark.parametrize("params", COMBINATIONS, ids=str)
+def test_draws_follow_the_exact_distribution(params: dict, vocab: int) -> None:
+    logits = noise(1, vocab, vocab, scale=1.5)
+    sampler = Sampler(vocab, DEVICE)
+    names = [str(seed) for seed in range(1000)]
+    for seed, name in enumerate(names):
+        sampler.add(request(name, seed=seed, **params), [])
+    tokens = torch.cat([sampler.sample(logits.expand(1000, -1), names)[0] for _ in range(20)])
+    assert_follows(torch.bincount(tokens, minlength=vocab).tolist(), exact(logits[0].tolist(), **params))
+
+
+def test_flat_nucleus_beyond_the_candidates() -> None:
+    """Half of 1,000 equal tokens is five times what the first cut holds; a peaked neighbour stays inside it."""
+    logits = torch.zeros(2, 1000, device=DEVICE)
+    logits[1, 30] = 20.0
+    sampler = Sampler(1000, DEVICE)
+    names = [str(i) for i in range(400)]
+    for name in names:
+        sampler.add(request(name, seed=int(name), top_p=0.5), [])
+    counts = torch.zeros(1000, dtype=torch.int64, device=DEVICE)
+    for _ in range(50):
+        tokens = sampler.sample(logits.repeat(200, 1), names)[0]
+        assert set(tokens[1::2].tolist()) == {30}
+        counts += torch.bincount(tokens[::2], minlength=1000)
+    assert_follows(counts.tolist(), [1 / 500] * 500 + [0.0] * 500)
+
+
+@pytest.mark.parametrize("vocab", [10, 1000])
+def test_ties_are_cut_by_lower_id(vocab: int) -> None:
+    logits = torch.ones(200, vocab, device=DEVICE)
+    logits[:, 0] = 0.0
+    for params, survivors in (
+        ({"top_k": 1}, {1}),
+        ({"top_k": 3}, {1, 2, 3}),
+        ({"top_p": 1e-6}, {1}),
+        ({"top_k": 6, "top_p": 0.5}, {1, 2, 3}),
+    ):
+        sampler = Sampler(vocab, DEVICE)
+        names = [str(i) for i in range(200)]
+        for name in names:
+            sampler.add(request(name, seed=int(name), **params), [])
+        assert set(sampler.sample(logits, names)[0].tolist()) == survivors
+
+
+@pytest.mark.parametrize("params", [{"top_p": 0.8}, {"top_p": 0.8, "top_k": 3}])
+def test_top_p_keeps_the_token_that_crosses(params: dict) -> None:
+    logits = torch.tensor([0.5, 0.29, 0.21], device=DEVICE).log().expand(300, -1)
+    sampler = Sampler(3, DEVICE)
+    names = [str(i) for i in range(300)]
+    for name in names:
+        sampler.add(request(name, seed=int(name), **params), [])
+    assert set(sampler.sample(logits, names)[0].tolist()) == {0, 1, 2}
+
+
+def test_H_SMP_03_seed_beside_neighbours() -> None:
+    rows = [noise(1, 500, step) for step in range(12)]
+    seeded = request("seeded", seed=42, temperature=1.2)
+    alone = sequence([seeded], rows)
+    for _ in range(10):
+        others = [request("none"), request("seven", seed=7, top_p=0.9), request("greedy", temperature=0)]
+        assert sequence([*others, seeded], rows) == alone
+    assert sequence([request("none", temperature=1.2)], rows) != alone
+    assert sequence([request("other", seed=43, temperature=1.2)], rows) != alone
+
+
+def sequence(requests: list[Request], rows: list[torch.Tensor]) -> list[int]:
+    """Tokens of the last request, every request being given the same logits."""
+    sampler = Sampler(rows[0].shape[1], DEVICE)
+    for each in requests:
+        sampler.add(each, [])
+    names = [each.id for each in requests]
+    return [sampler.sample(row.expand(len(names), -1), names)[0][-1].item() for row in rows]
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_H_SMP_03_preemption_changes_nothing(forgotten: bool) -> None:
+    rows = [noise(1, 300, step) for step in range(16)]
+    params = {"seed": -5, "top_p": 0.95, "frequency_penalty": 0.7, "repetition_penalty": 1.3, "min_tokens": 9}
+    asked = request("a", [4, 5], {1, 2, 3}, **params)
+    whole = sequence([asked], rows)
+    sampler, tokens = Sampler(300, DEVICE), []
+    for step, row in enumerate(rows):
+        if step % 5 == 0:
+            if forgotten:
+                sampler.forget("a")
+            sampler.add(asked, list(tokens))
+        tokens.append(sampler.sample(row, ["a"])[0].item())
+    assert tokens == whole
+
+
+def test_nearby_seeds_and_positions_are_independent() -> None:
+    """Pairs (seed, seed + 1) and (position, position + 1) fill a 12 x 12 grid evenly."""
+    for line in (
+        [State.of(request("a", seed=seed), 0, None, 8).uniform() for seed in range(20_001)],
+        [State.of(request("a", seed=0), step, None, 8).uniform() for step in range(20_001)],
+        [State.of(request("a", seed=seed), 5, None, 8).uniform() for seed in range(-(2**63), -(2**63) + 20_001)],
+    ):
+        assert all(0 <= value < 1 for value in line)
+        counts = [0] * 144
+        for left, right in pairwise(line):
+            counts[int(left * 12) * 12 + int(right * 12)] += 1
+        assert_follows(counts, [1 / 144] * 144)
+
+
+def test_unseeded_requests_differ() -> None:
+    sampler = Sampler(1000, DEVICE)
+    names = [str(i) for i in range(64)]
+    for name in names:
+        sampler.add(request(name), [])
+    assert len(set(sampler.sample(torch.zeros(64, 1000, device=DEVICE), names)[0].tolist())) > 50
+
+
+def test_the_extreme_draws_land_on_living_tokens() -> None:
+    mass = torch.tensor([[0, 2**32, 0, 5, 0], [0, 0, 7, 2**32, 0]], device=DEVICE)
+    for value, expected in ((0.0, [1, 2]), (1 - 2**-53, [3, 3])):
+        uniform = torch.full((2, 1), value, dtype=torch.float64, device=DEVICE)
+        assert draw._pick(mass, uniform).squeeze(-1).tolist() == expected
+
+
+PARAMS = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 1e-5, 0.3, 1.0, 2.0]),
+        "top_k": st.sampled_from([0, -1, 1, 7, 128, 129, 5000]),
+        "top_p": st.sampled_from([1.0, 0.9, 0.3]),
+        "min_p": st.sampled_from([0.0, 0.0, 0.2]),
+        "seed": st.integers(-(2**63), 2**63 - 1),
+        "logprobs": st.sampled_from([None, None, 0, 3]),
+        "repetition_penalty": st.sampled_from([1.0, 1.0, 1.3]),
+        "frequency_penalty": st.sampled_from([0.0, 0.0, -0.5]),
+        "presence_penalty": st.sampled_from([0.0, 0.0, 1.5]),
+        "logit_bias": st.sampled_from([None, None, {3: 4.0, 6: -100.0}]),
+        "min_tokens": st.sampled_from([0, 2]),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(PARAMS, min_size=2, max_size=9),
+    st.sampled_from([7, 300, 1031]),
+    st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    st.integers(0, 10**6),
+    st.sampled_from([0.1, 3.0]),
+)
+def test_a_row_in_a_batch_equals_the_row_alone(rows, vocab, dtype, seed, scale) -> None:
+    requests = [request(str(i), [i % vocab, 3], {2, 5}, **params) for i, params in enumerate(rows)]
+    together, apart = Sampler(vocab, DEVICE), Sampler(vocab, DEVICE)
+    for each in requests:
+        together.add(each, [])
+        apart.add(each, [])
+    for step in range(3):
+        logits = noise(len(rows), vocab, seed + step, scale, dtype)
+        tokens, logprobs = together.sample(logits, [each.id for each in requests])
+        for row, each in enumerate(requests):
+            single, reported = apart.sample(logits[row : row + 1], [each.id])
+            assert single.item() == tokens[row].item()
+            assert reported[0] == logprobs[row]
