@@ -126,8 +126,9 @@ def _by_op(plan: Plan) -> list[tuple[KernelChoice, int]]:
 
 def _kernel(choice: KernelChoice, count: int, several: bool) -> tuple[str, ...]:
     calls = [f"such as {choice.call}"] if several else []
+    willing = "says yes, lower priority" if choice.target and not choice.reason.startswith("asked for") else "says yes"
     others = [
-        f"{name}: {'also says yes, lower priority' if verdict else verdict.reason}"
+        f"{name}: {willing if verdict else verdict.reason}"
         for name, verdict in choice.considered
         if name != choice.chosen
     ]

@@ -62,7 +62,7 @@ def test_wide_text_states_each_decision_in_one_line() -> None:
     assert "--max-num-seqs 200 command line" in lines
     assert "-cc.graph_mode FULL_AND_PIECEWISE level -O2" in lines
     assert "rms_norm ×5 quick any call" in lines
-    assert "magic: isa.magic absent" in lines and "old: also says yes, lower priority" in lines
+    assert "magic: isa.magic absent" in lines and "old: says yes, lower priority" in lines
     assert "fuse_rope_kvcache active level ×2, rows fit one tile" in lines
     assert any(line.startswith("fuse_norm_quant unavailable level") for line in lines)
     assert any(line.startswith("enable_sp off level") for line in lines)
