@@ -1,0 +1,48 @@
+"""Writes the tables that documents take from the code, between their markers. ``--check`` only compares."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def level_table() -> str:
+    from engine.fusion import RULES, UNAVAILABLE
+    from engine.levels import FUSIONS, describe
+    from platforms.contract import FusionRule
+
+    later = (FusionRule(name, "", (), (), level) for name, (level, _) in UNAVAILABLE.items())
+    rows = describe(sorted((*RULES, *later), key=lambda rule: FUSIONS.index(rule.name)))
+    titles = {"level": "level", "mode": "compile mode", "graph_mode": "graphs", "fusions": "fusions on by default",
+              "tuning": "tuning", "purpose": "for"}
+    lines = ["| " + " | ".join(titles.values()) + " |", "|" + " --- |" * len(titles)]
+    return "\n".join(lines + ["| " + " | ".join(row[key] for key in titles) + " |" for row in rows])
+
+
+TABLES = {"levels": level_table}
+DOCUMENTS = ("README.md",)
+
+
+def main(check: bool) -> int:
+    stale = []
+    for name in DOCUMENTS:
+        old = (ROOT / name).read_text()
+        new = old
+        for key, make in TABLES.items():
+            marked = re.compile(rf"(<!-- {key} -->\n).*?(\n<!-- /{key} -->)", re.S)
+            new = marked.sub(lambda found, text=make(): found[1] + text + found[2], new)
+        if new != old:
+            stale.append(name)
+            if not check:
+                (ROOT / name).write_text(new)
+    if stale:
+        print(f"{'stale' if check else 'written'}: {', '.join(stale)}" + ("; run python docs/tables.py" if check else ""))
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))
