@@ -11,12 +11,10 @@ sys.path.insert(0, str(ROOT))
 
 
 def level_table() -> str:
-    from engine.fusion import RULES, UNAVAILABLE
-    from engine.levels import FUSIONS, describe
-    from platforms.contract import FusionRule
+    from engine.fusion.catalog import LEVEL_OF
+    from engine.levels import describe
 
-    later = (FusionRule(name, "", (), (), level) for name, (level, _) in UNAVAILABLE.items())
-    rows = describe(sorted((*RULES, *later), key=lambda rule: FUSIONS.index(rule.name)))
+    rows = describe(LEVEL_OF)
     titles = {"level": "level", "mode": "compile mode", "graph_mode": "graphs", "fusions": "fusions on by default",
               "tuning": "tuning", "purpose": "for"}
     lines = ["| " + " | ".join(titles.values()) + " |", "|" + " --- |" * len(titles)]
@@ -33,14 +31,14 @@ def main(check: bool) -> int:
         old = (ROOT / name).read_text()
         new = old
         for key, make in TABLES.items():
-            marked = re.compile(rf"(<!-- {key} -->\n).*?(\n<!-- /{key} -->)", re.S)
-            new = marked.sub(lambda found, text=make(): found[1] + text + found[2], new)
+            marked = re.compile(rf"(?<=<!-- {key} -->\n).*?(?=<!-- /{key} -->)", re.S)
+            new = marked.sub(make().replace("\\", r"\\") + "\n", new)
         if new != old:
             stale.append(name)
             if not check:
                 (ROOT / name).write_text(new)
     if stale:
-        print(f"{'stale' if check else 'written'}: {', '.join(stale)}" + ("; run python docs/tables.py" if check else ""))
+        print(f"{'stale, run python docs/tables.py' if check else 'written'}: {', '.join(stale)}")
     return int(check and bool(stale))
 
 

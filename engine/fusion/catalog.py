@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.levels import USER_ONLY
+from engine.levels import FUSIONS, USER_ONLY
 from platforms.contract import FusionRule
 
 _ROTARY = "rotary(q, k, table) -> q1, k1"
@@ -39,3 +39,8 @@ UNAVAILABLE: dict[str, tuple[int | None, str]] = {
     "fuse_gemm_comms": (None, _NO_RANKS),
 }
 """Names that are accepted and reported but can match nothing: the level that will turn each on, and why not yet."""
+
+_LEVELS = {rule.name: rule.level for rule in RULES} | {name: level for name, (level, _) in UNAVAILABLE.items()}
+
+LEVEL_OF: dict[str, int | None] = {name: _LEVELS[name] for name in FUSIONS}
+"""Every name users know → the level that turns it on, or ``None``."""
