@@ -180,6 +180,8 @@ def _report(rows: Sequence[Candidate]) -> None:
             _log.warning("platform %s (%s) is left out: %s", row.name, row.source, row.error)
         elif not row.devices:
             _log.info("platform %s has no device here: %s", row.name, row.reason)
+        else:
+            _log.info("platform %s: %s", row.name, "; ".join(row.evidence))
         for problem in row.probe.problems:
             _log.warning("platform %s: %s", row.name, problem)
 

@@ -90,6 +90,13 @@ def test_H_PLT_01_without_nvml_auto_takes_the_device_or_the_host(tmp_path, caplo
     assert all("absent" in line for line in rejected), "with the reason"
 
 
+def test_H_PLT_05_the_number_of_threads_and_its_reason_are_logged(tmp_path, caplog):
+    box = machine(tmp_path, {"sys/fs/cgroup/cpu.max": "400000 100000"}, cpus=8)
+    with caplog.at_level(logging.INFO, "engine.platforms"):
+        assert select("cpu", points=boxed(box)).profile.limits["threads"] == 4
+    assert "4 threads: 8 CPUs in the affinity mask, quota 400000/100000" in caplog.text
+
+
 def test_H_PLT_04_exactly_one_platform_by_a_written_precedence(tmp_path, caplog):
     points = boxed(machine(tmp_path, nvidia_files("NVIDIA H100"), cuda=None))
     assert select("auto", points=points).plugin.name == "cpu"

@@ -21,7 +21,8 @@ def cpuinfo(flags: str, name: str = "Some Processor") -> str:
 
 
 @pytest.mark.parametrize(
-    ("quota", "cpus", "expected"), [("400000 100000", 8, 4), ("max 100000", 3, 3), ("50000 100000", 8, 1)]
+    ("quota", "cpus", "expected"),
+    [("400000 100000", 8, 4), ("max 100000", 3, 3), ("50000 100000", 8, 1), ("250000 100000", 8, 2)],
 )
 def test_H_PLT_05_threads_follow_the_container_v2(tmp_path, quota, cpus, expected):
     found, reason = count_threads(machine(tmp_path, {"sys/fs/cgroup/cpu.max": f"{quota}\n"}, cpus=cpus))

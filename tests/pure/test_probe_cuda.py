@@ -9,7 +9,7 @@ import pytest
 from platforms.cuda.archs import arch_by_name
 from platforms.cuda.plugin import CudaPlugin
 from platforms.cuda.probe import probe
-from tests.fake_machines import GIB, MEMINFO, Nvml, NVMLError, machine, nvidia_files
+from tests.fake_machines import GIB, MEMINFO, Nvml, NVMLError, machine, nvidia_files, unreadable
 
 H100 = ("NVIDIA H100 80GB HBM3", (9, 0), 80 * GIB)
 
@@ -43,6 +43,13 @@ def test_H_PLT_01_a_listed_device_without_a_node_is_not_usable_in_this_container
     found = probe(machine(tmp_path, nvidia_files("NVIDIA A100", nodes=0), cuda="13.0"))
     assert found.profiles == ()
     assert any("1 listed" in line for line in found.evidence) and "/dev/nvidiactl absent" in found.evidence
+
+
+def test_a_node_without_the_control_device_or_the_right_to_open_it_is_not_usable(tmp_path):
+    assert probe(machine(tmp_path / "a", {"dev/nvidia0": ""}, cuda="13.0")).profiles == ()
+    box = machine(tmp_path / "b", nvidia_files("NVIDIA L4"), cuda="13.0")
+    found = probe(unreadable(box, "dev/nvidiactl"))
+    assert found.profiles == () and "not permitted" in found.problems[0]
 
 
 def test_only_nodes_are_enough_and_say_that_nothing_else_is_known(tmp_path):
