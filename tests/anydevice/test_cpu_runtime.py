@@ -53,6 +53,22 @@ def test_tensors_live_on_its_device_and_are_fetched():
     assert runtime.device == torch.device("cpu")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (0, 4), ()])
+def test_zeros_are_zero_and_can_be_written(dtype, shape):
+    runtime = CpuPlugin().open(0)
+    tensor = runtime.zeros(shape, dtype)
+    assert (tuple(tensor.shape), tensor.dtype, tensor.device) == (shape, dtype, runtime.device)
+    assert not tensor.any()
+    tensor.fill_(1)
+    assert tensor.sum().item() == tensor.numel()
+
+
+def test_zeros_that_cannot_be_mapped_say_what_to_do():
+    with pytest.raises(DeviceError, match="less KV cache"):
+        CpuPlugin().open(0).zeros((1 << 50,), torch.float32)
+
+
 def test_what_it_does_not_have_it_says():
     runtime = CpuPlugin().open(0)
     graphs = runtime.graphs()
