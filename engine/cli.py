@@ -64,7 +64,7 @@ def explain(words: Sequence[str]) -> int:
         return _print_json(plan.to_json())
     from engine.explain import Row, render
     from engine.table import terminal
-    from platforms.candidates import summarise
+    from platforms.discovery import summarise
 
     about = [Row("model", model.name, model.origin)]
     why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")

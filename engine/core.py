@@ -19,7 +19,7 @@ from engine.scheduler_config import SchedulerConfig
 from engine.weights.checkpoint import open_checkpoint
 from engine.weights.resolve import resolve_model
 from engine.worker import Worker, start_worker
-from platforms.discovery import PlatformError, select
+from platforms.discovery import PlatformError, select, summarise
 
 
 class EngineCore:
@@ -39,8 +39,8 @@ class EngineCore:
                 raise UserError(str(error)) from error
             if not selection.present:
                 raise UserError(
-                    f"--platform {selection.requested} describes a device that is not here, and nothing can be served on "
-                    "it. Use `engine explain` to plan for it, or --platform auto to serve."
+                    f"--platform {selection.requested} describes a device that is not here; nothing can be served "
+                    "on it. Use `engine explain` to plan for it, or --platform auto to serve."
                 )
         self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases)
         plan, space = self._worker.plan, self._worker.space
@@ -67,7 +67,8 @@ class EngineCore:
         )
         with phases("warm up"):
             self._warm_up()
-        rows = [Row("model", model.name, model.origin), *summary(plan, selection.reason), _kv_row(self._worker)]
+        why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")
+        rows = [Row("model", model.name, model.origin), *summary(plan, why), _kv_row(self._worker)]
         self.info = CoreInfo(
             model_name=_value(given, "model.served_name") or model.name,
             model_path=str(model.path),

@@ -68,6 +68,7 @@ class TorchRuntime(Runtime):
         return self._device
 
     def memory(self) -> Memory:
+        self._torch.cuda.empty_cache()
         free, total = self._torch.cuda.mem_get_info(self._device)
         return choose_memory(self._integrated, free, total, *self._host_memory())
 
@@ -80,9 +81,6 @@ class TorchRuntime(Runtime):
 
     def fetch(self, tensor: Any) -> Fetch:
         return PinnedFetch(self._torch, tensor)
-
-    def release_cached(self) -> None:
-        self._torch.cuda.empty_cache()
 
     def communicator(self) -> str:
         return self._communicator

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from engine.errors import UserError
 from engine.fusion import RULES, UNAVAILABLE, rewrite
-from engine.levels import FUSIONS, LEVELS
+from engine.levels import FUSIONS, LEVELS, USER_ONLY
 from engine.plan.kernels import REFERENCE, Chooser, describe, input_specs
 from engine.plan.ledger import Ledger
 from engine.plan_values import FusionReport
@@ -63,7 +63,8 @@ def _wish(name: str, variants: list[FusionRule], level: int, ledger: Ledger) -> 
         return asked, ledger.origin(PREFIX + name), "asked for" if asked else "switched off"
     lowest = variants[0].level if variants else UNAVAILABLE[name][0]
     if lowest is None:
-        return False, "level", "only a user turns it on" + (f": {variants[0].why_not_default}" if variants else "")
+        why = variants[0].why_not_default if variants else USER_ONLY.get(name, "")
+        return False, "level", "only a user turns it on" + (f": {why}" if why else "")
     reached = LEVELS[level].rules
     return lowest <= reached, "level", f"-O{lowest} and above turn it on" if lowest > reached else f"-O{lowest} reached"
 

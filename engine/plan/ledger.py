@@ -37,7 +37,8 @@ class Ledger:
     def asked(self, key: str) -> str:
         """How a message names what the user asked for: the flag, its value and where it came from."""
         row = self._given[key]
-        return f"{BY_KEY[key].flag}={row.value} ({row.origin})"
+        flag = BY_KEY[key].flag if key in BY_KEY else f"--{key}"
+        return f"{flag}={row.value} ({row.origin})"
 
     def decide(self, key: str, fallback: Any = None, origin: str = "default", reason: str = "") -> Any:
         """User, then platform, then ``fallback`` with its ``origin`` and ``reason``. Returns the value."""
@@ -63,6 +64,6 @@ class Ledger:
         if adjust(row.value, bound) == row.value:
             return row.value
         if key in self._given:
-            raise UserError(f"{self.asked(key)} cannot be served: {what}. Change either of the two.")
+            raise UserError(f"{self.asked(key)} cannot be served: {what}. Change one of them, or drop the flag.")
         self.decisions[key] = Decision(key, bound, "derived", f"{row.value} ({row.origin}) held to {what}")
         return bound

@@ -77,7 +77,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def memory(self) -> Memory:
-        """Read now, not cached."""
+        """Read now. Memory that only an allocator's cache holds counts as available: it is given back first."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -96,10 +96,6 @@ class Runtime(ABC):
     def fetch(self, tensor: Any) -> Fetch:
         """Start copying a tensor to the host; ``wait()`` gives the host tensor."""
         return Fetch(tensor)
-
-    def release_cached(self) -> None:
-        """Give memory held by allocator caches back to the device."""
-        return None
 
     def graphs(self) -> GraphBackend | Verdict:
         """The capture backend, or why there is none."""

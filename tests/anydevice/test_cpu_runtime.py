@@ -74,7 +74,6 @@ def test_what_it_does_not_have_it_says():
     graphs = runtime.graphs()
     assert isinstance(graphs, Verdict) and not graphs and graphs.reason
     assert runtime.communicator() == "gloo"
-    runtime.release_cached()
     runtime.close()
     runtime.close()
 
