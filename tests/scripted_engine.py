@@ -176,7 +176,7 @@ class Scripted:
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.url, timeout=20)
+        self.client = httpx.Client(base_url=self.url, timeout=20, limits=httpx.Limits(max_connections=None))
 
     def call(self, work: Callable[[], Any]) -> Any:
         """``work()`` on the server's loop."""

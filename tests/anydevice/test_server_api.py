@@ -88,7 +88,9 @@ def test_usage_in_every_chunk_only_when_asked_for_by_its_name(server):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("text", "tokens"), [("ď", 1), ("ď", 2), ("€", 1), ("€", 2), ("€", 3), ("👩‍🚀", 4), ("👩‍🚀", 9)])
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("ď", 1), ("ď", 2), ("€", 1), ("€", 2), ("€", 3), ("👩‍🚀", 4), ("👩‍🚀", 9)]
+)
 def test_H_API_03_character_split_over_tokens(route, text, tokens):
     with serving(Script(text="ab" + text)) as server:
         whole = whole_text(ask(server, route, max_tokens=2 + tokens).json()["choices"][0])
@@ -106,7 +108,9 @@ def test_H_API_04_echo_with_logprobs(server, stream):
         body = {"prompt": prompt, "echo": True, "logprobs": 2, "max_tokens": tokens}
         if stream:
             parts = [chunk["choices"][0] for chunk in streamed(server, "completion", **body)]
-            lists = {name: sum((part["logprobs"][name] for part in parts), []) for name in parts[0]["logprobs"]}
+            lists = {
+                name: [entry for part in parts for entry in part["logprobs"][name]] for name in parts[0]["logprobs"]
+            }
             answer, reason = "".join(part["text"] for part in parts), parts[-1]["finish_reason"]
         else:
             choice = server.completion(**body).json()["choices"][0]

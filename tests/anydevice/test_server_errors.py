@@ -1,0 +1,269 @@
+"""Whatever a client sends: an OpenAI error object, never a 5xx, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine.sampling_params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
+from engine.server.app import ROUTES
+from engine.server.body import MAX_BODY_BYTES
+from engine.server.fields import NO_EFFECT, NOT_SUPPORTED
+from engine.server.protocol import ChatRequest, CompletionRequest, TokenizeRequest
+from tests.scripted_engine import MODEL, Script, error_of, serving
+
+POSTS = [path for method, path, _, _ in ROUTES if method == "POST"]
+MESSAGES = [{"role": "user", "content": "hi"}]
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_H_API_12_bodies_that_are_no_object(server, path):
+    broken = [b"[]", b"true", b"null", b"123", b'"s"', b'{"a":', b"", b"{} {}", b"{'a': 1}", b'{"a": NaN}',
+              b'{"a": 1e999}', b'{"prompt": "\xff\xfe"}', b'{"prompt": "\\ud800"}', b"\x00", b"[" * 100_000,
+              b'{"a":' * 100_000, b'{"n": 1' + b"0" * 6000 + b"}"]  # fmt: skip
+    for content in broken:
+        error_of(server.client.post(path, content=content, headers=JSON), 400)
+    assert server.alive()
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_H_API_12_content_types(server, path):
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        error_of(server.client.post(path, content=b"{}", headers={"content-type": content_type}), 415)
+    request = server.client.build_request("POST", path, content=b"{}")
+    request.headers.pop("content-type", None)
+    error_of(server.client.send(request), 415)
+    good = server.client.post(path, content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"})
+    assert good.status_code in (200, 400)
+
+
+def test_a_body_that_is_too_large(server):
+    large = b'{"prompt": "' + b"a" * MAX_BODY_BYTES + b'"}'
+    error_of(server.client.post("/v1/completions", content=large, headers=JSON), 413)
+    chunks = (large[i : i + 2**20] for i in range(0, len(large), 2**20))
+    error_of(server.client.post("/v1/completions", content=chunks, headers=JSON), 413)
+    assert server.alive()
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(server):
+    text = "a" * 20_000_000
+    started = time.monotonic()
+    error_of(server.completion(prompt=text), 400, "prompt")
+    error_of(server.chat(messages=[{"role": "user", "content": text}]), 400, "messages")
+    error_of(server.client.post("/tokenize", json={"prompt": text}), 400, "prompt")
+    assert time.monotonic() - started < 10
+    assert server.alive()
+
+
+def test_unknown_routes_and_methods(server):
+    for path in ("/", "/v1", "/v2/completions", "/v1/completions/", "/docs", "/v1/embeddings"):
+        error_of(server.client.get(path), 404)
+    for method, path, _, _ in ROUTES:
+        other = "DELETE" if method == "POST" else "POST"
+        answer = server.client.request(other, path.replace("{model:path}", MODEL))
+        error_of(answer, 405)
+        assert method in answer.headers["allow"]
+
+
+def test_H_API_14_hollow_requests(server):
+    hollow = [
+        ("messages", {"messages": []}),
+        ("messages", {"messages": [{}]}),
+        ("messages", {"messages": [{"content": "no role"}]}),
+        ("messages", {"messages": [{"role": "narrator", "content": "x"}]}),
+        ("messages", {"messages": [{"role": ["user"], "content": "x"}]}),
+        ("messages", {"messages": ["x"]}),
+        ("messages", {"messages": "x"}),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+        ("n", {"n": 0}),
+        ("max_tokens", {"max_tokens": -1}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": -5}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 999}),
+        ("stop", {"stop": [""]}),
+        ("stop", {"stop": ""}),
+    ]
+    for param, body in hollow:
+        assert error_of(server.chat(**body), 400)["param"].startswith(param), body
+    for param, body in (("logprobs", {"logprobs": -5}), ("prompt", {"prompt": {}}), ("n", {"n": -1})):
+        error_of(server.completion(**body), 400, param)
+    assert server.alive()
+
+
+NUMBERS = {
+    "temperature": (999999, -0.1, 2.1),
+    "top_p": (-1, 0, 1.0001),
+    "min_p": (-0.1, 1.1),
+    "top_k": (-2, 2**31, 10**18),
+    "repetition_penalty": (0, -1),
+    "presence_penalty": (-2.1, 3),
+    "frequency_penalty": (-2.1, 3),
+    "max_tokens": (-1, 10**18, 10**30),
+    "min_tokens": (-1, 10**9),
+    "n": (0, -1, MAX_N + 1, 10**18),
+    "seed": (2**63, 10**40),
+    "priority": (10**18, -(10**18)),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_H_SMP_06_absurd_numeric_parameters(server, stream):
+    for name, values in NUMBERS.items():
+        for value in values:
+            for ask in (server.completion, server.chat):
+                error_of(ask(**{name: value}, stream=stream), 400, name)
+    together = {name: values[0] for name, values in NUMBERS.items()}
+    assert error_of(server.completion(**together), 400)["param"] in together
+    assert server.alive()
+
+
+@pytest.mark.parametrize("top_k", [0, -1, None, 5, 2**31 - 1])
+def test_H_SMP_02_ways_to_disable_top_k(server, top_k):
+    assert server.completion(top_k=top_k, max_tokens=1).status_code == 200
+    assert server.chat(top_k=top_k, max_tokens=1).status_code == 200
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_H_SRV_06_one_small_request_that_eats_the_server(server):
+    requests = [
+        (server.completion, "n", {"n": 5_000_000}),
+        (server.completion, "n", {"n": 10**18}),
+        (server.chat, "n", {"n": 5_000_000}),
+        (server.completion, "n", {"prompt": ["a"] * 1024, "n": MAX_N}),
+        (server.chat, "top_logprobs", {"logprobs": True, "top_logprobs": 10**9}),
+        (server.completion, "logprobs", {"logprobs": 10**9}),
+        (server.completion, "prompt_logprobs", {"prompt_logprobs": 10**9}),
+        (server.completion, "stop", {"stop": ["x"] * (MAX_STOP_STRINGS + 1)}),
+        (server.completion, "prompt", {"prompt": ["x"] * 1025}),
+    ]
+    for ask, param, body in requests:
+        before, started = resident_bytes(), time.monotonic()
+        error_of(ask(**body), 400, param)
+        assert time.monotonic() - started < 1, body
+        assert resident_bytes() - before < 50 * 2**20, body
+    assert server.alive()
+
+
+@pytest.mark.parametrize("value", [-1, MAX_LOGPROBS + 1, 300])
+def test_H_SRV_07_prompt_logprobs_have_one_cap(server, value):
+    error_of(server.completion(prompt_logprobs=value), 400, "prompt_logprobs")
+    error_of(server.completion(logprobs=value), 400, "logprobs")
+    assert server.completion(prompt_logprobs=MAX_LOGPROBS, logprobs=MAX_LOGPROBS, max_tokens=1).status_code == 200
+
+
+def test_unknown_and_unsupported_fields(server):
+    error = error_of(server.completion(max_token=5), 400, "max_token")
+    assert "max_tokens" in error["message"]
+    error_of(server.chat(stream=True, stream_options={"include_usages": True}), 400, "stream_options.include_usages")
+    error_of(server.chat(messages=[{"role": "user", "content": "x", "weight": 1}]), 400, "messages[0].weight")
+    unsupported = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}, "best_of": 3}
+    unsupported |= {"use_beam_search": True, "structured_outputs": {"regex": "a"}, "suffix": "x"}
+    for name, value in unsupported.items():
+        error = error_of(server.completion(**{name: value}), 400, name)
+        assert "not supported yet" in error["message"]
+    assert server.completion(best_of=2, n=2, max_tokens=1).status_code == 200
+    error_of(server.completion(stream_options={"include_usage": True}), 400, "stream_options")
+
+
+def test_unknown_fields_can_be_ignored():
+    with serving(ignore_unknown_fields=True) as server:
+        messages = [{"role": "user", "content": "x", "weight": 1}]
+        assert server.chat(max_token=5, messages=messages, max_tokens=1).status_code == 200
+        options = {"include_usages": 1}
+        assert server.completion(max_tokens=1, stream=True, stream_options=options).status_code == 200
+        error_of(server.completion(tools=[{}]), 400, "tools")
+
+
+JUNK = [None, True, False, 0, 1, -1, 2**31, 2**63, -(2**70), 0.5, -1e308, "", "x", "\x00", "é" * 40, [], [[]], [None],
+        [1], [-1], ["a", 1], {}, {"a": {}}, {"type": "text"}, [{}], [{"role": "user"}],
+        [{"role": "user", "content": 5}],
+        [{"role": "assistant", "tool_calls": [{}]}], [{"role": "user", "content": [{"type": "text", "text": None}]}],
+        {"include_usage": 3}, {"1": 1}, {"-1": 1}, {"x": 1}]  # fmt: skip
+
+
+def test_H_API_14_fuzz_of_500_requests():
+    draw = random.Random(1)
+    models = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/tokenize": TokenizeRequest}
+    good = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": {"messages": MESSAGES}, "/tokenize": {}}
+    statuses = set()
+    with serving(Script(once=True)) as server:
+        for number in range(500):
+            path = draw.choice(list(models))
+            names = [*models[path].model_fields, *NOT_SUPPORTED, *NO_EFFECT, "nonsense"]
+            body = good[path] | {draw.choice(names): draw.choice(JUNK) for _ in range(draw.choice((1, 1, 1, 2, 4)))}
+            answer = server.client.post(path, content=json.dumps(body, allow_nan=False).encode(), headers=JSON)
+            statuses.add(answer.status_code)
+            assert answer.status_code in (200, 400, 404), (number, body, answer.text)
+            if answer.status_code != 200:
+                error_of(answer, None)
+        assert statuses >= {200, 400}
+        assert server.alive()
+
+
+def test_before_the_model_is_there():
+    with serving(filled=False) as server:
+        for method, path, _, _ in ROUTES:
+            answer = server.client.request(
+                method, path.replace("{model:path}", MODEL), json={} if method == "POST" else None
+            )
+            if path in ("/ping", "/version"):
+                assert answer.status_code == 200
+            else:
+                assert "loading" in error_of(answer, 503)["message"]
+
+
+def test_an_unforeseen_error_is_a_500_without_a_traceback(monkeypatch):
+    with serving() as server:
+        monkeypatch.setattr(server.state.tokenizer, "encode", lambda *args, **kwargs: 1 / 0)
+        error = error_of(server.completion(), 500)
+        assert "ZeroDivision" not in error["message"] and "/" not in error["message"]
+        monkeypatch.undo()
+        assert server.alive()
+
+
+def test_a_client_that_hangs_up_while_sending(server):
+    import socket
+
+    host, port = server.url.removeprefix("http://").split(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+            raw.sendall(b'content-length: 1000\r\n\r\n{"prompt"')
+    assert server.alive()
+
+
+def test_tokenising_a_long_text_does_not_hold_up_others():
+    with serving(max_model_len=400_000) as server:
+        slow = server.state.tokenizer.encode
+
+        def encode(text, **options):
+            if len(text) > 100_000:
+                time.sleep(1.5)
+            return slow(text, **options)
+
+        server.state.tokenizer.encode = encode
+        with httpx.Client(base_url=server.url, timeout=20) as other:
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(1) as pool:
+                long = pool.submit(other.post, "/tokenize", json={"prompt": "a" * 200_000})
+                time.sleep(0.3)
+                started = time.monotonic()
+                assert server.client.get("/health").status_code == 200
+                assert time.monotonic() - started < 1
+                assert long.result().json()["count"] == 200_001
