@@ -117,7 +117,7 @@ class CoreProcess:
         self._ended.set()
 
     async def _frame(self) -> bytes | None:
-        frame = self._socket.recv()
+        frame = asyncio.ensure_future(self._socket.recv())
         if not frame.done():
             try:
                 await asyncio.wait((frame, self._ending), return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from engine.batch import Output
 from engine.errors import RequestError, UserError
@@ -106,10 +106,11 @@ def _run(arguments: Arguments, link: _Link) -> int:
 
 def _open(arguments: Arguments, report: Callable[[str], None]) -> EngineCore:
     module, _, attribute = arguments.factory.partition(":")
-    return getattr(importlib.import_module(module), attribute)(arguments.given, report)
+    core: EngineCore = getattr(importlib.import_module(module), attribute)(arguments.given, report)
+    return core
 
 
-def _terminate(number: int, frame: Any) -> None:
+def _terminate(number: int, frame: Any) -> NoReturn:
     sys.exit(0)
 
 
@@ -140,7 +141,7 @@ class _Link:
                 log.warning("passed over a message that cannot be read: %s", error)
 
 
-def _serve(core: EngineCore, link: _Link) -> None:
+def _serve(core: EngineCore, link: _Link) -> NoReturn:
     while True:
         message = link.receive(block=not core.has_unfinished())
         outputs: list[Output] | None = None

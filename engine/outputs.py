@@ -92,7 +92,8 @@ class _Choice:
         if output.tokens and self._first_token is None:
             self._first_token = self._clock()
         stop = self._read(output)
-        finish_reason, stop_reason, times = output.finish_reason, self._stop_token(output), output.times
+        finish_reason, times = output.finish_reason, output.times
+        stop_reason: int | str | None = self._stop_token(output)
         if stop is not None:
             finish_reason, stop_reason = FinishReason.STOP, stop
             times = times or Times(self._arrival, None, self._first_token, self._clock(), 0)
@@ -105,7 +106,7 @@ class _Choice:
             index=self._index,
             text=text,
             token_ids=[token.id for token in tokens],
-            logprobs=None if self._params.logprobs is None else [token.logprobs for token in tokens],
+            logprobs=None if self._params.logprobs is None else [t.logprobs for t in tokens if t.logprobs is not None],
             prompt_logprobs=prompt_logprobs,
             finish_reason=finish_reason,
             stop_reason=stop_reason,

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch import FinishReason
+from engine.batch import FinishReason, Output, Stats
 from engine.client import AsyncEngine, CoreProcess
 from engine.errors import EngineDeadError, RequestError, UserError
+from engine.messages import Abort, Outputs
 from engine.sampling_params import SamplingParams
-from tests.scripted_core import FACTORY, ToyTokenizer, script
+from tests.scripted_core import FACTORY, ScriptedCore, ToyTokenizer, script
 
 ENDLESS = SamplingParams(max_tokens=None, temperature=0.0)
 
@@ -40,7 +41,7 @@ def text_of(deltas, index=0):
     return "".join(delta.text for delta in deltas if delta.index == index)
 
 
-async def until(condition, seconds=1.0):
+async def until(condition, seconds=5.0):
     """Wait for it; failing to come true in time is an error."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -90,7 +91,7 @@ def test_H_SCH_08_closing_the_stream_frees_the_core():
                 await anext(deltas)
                 await deltas.aclose()
             assert engine.live_requests == 0
-            await until(lambda: engine.stats.running == 0)
+            await until(lambda: engine.stats.running == 0, 1)
 
     asyncio.run(main())
 
@@ -102,11 +103,11 @@ def test_H_SCH_08_cancelling_the_consumer_frees_the_core():
             await until(lambda: engine.stats.running == 20)
             for task in tasks[:10]:
                 task.cancel()
-            await until(lambda: engine.stats.running == 10)
+            await until(lambda: engine.stats.running == 10, 1)
             assert engine.live_requests == 10
             for task in tasks:
                 task.cancel()
-            await until(lambda: engine.stats.running == 0)
+            await until(lambda: engine.stats.running == 0, 1)
             assert engine.stats.kv_usage == 0
 
     asyncio.run(main())
@@ -117,7 +118,7 @@ def test_a_stream_that_is_dropped_frees_the_core():
         async with running(step_s=0.002) as engine:
             async for _ in engine.generate("r", [1], ENDLESS):
                 break
-            await until(lambda: engine.live_requests == 0 and engine.stats.running == 0)
+            await until(lambda: engine.live_requests == 0 and engine.stats.running == 0, 1)
 
     asyncio.run(main())
 
@@ -189,11 +190,34 @@ def test_a_slow_consumer_gets_one_merged_delta():
     asyncio.run(main())
 
 
+class FloodingProcess:
+    """Stands for a core that is faster than its client: once asked for something, its next message is always there."""
+
+    def __init__(self):
+        self.sent, self.said = [], 0
+
+    def send(self, message):
+        self.sent.append(message)
+
+    async def receive(self):
+        while not self.sent or self.said == 1000:
+            await asyncio.sleep(0.001)
+        self.said += 1
+        return Outputs([Output(self.sent[0].requests[0].id, [97])], Stats(1, 0, 0.0, 0, 0, 0, 1, 0, self.said))
+
+
 def test_a_flood_does_not_starve_the_consumer():
     async def main():
-        async with running() as engine:
-            deltas = await collect(engine, SamplingParams(max_tokens=3000))
-            assert len(deltas) > 300
+        process = FloodingProcess()
+        engine = AsyncEngine(process, ScriptedCore(script()).info, ToyTokenizer())
+        deltas = engine.generate("r", [1], ENDLESS)
+        async with asyncio.timeout(5):
+            for _ in range(10):
+                await anext(deltas)
+        assert process.said < 100
+        await deltas.aclose()
+        assert isinstance(process.sent[-1], Abort)
+        engine._listener.cancel()
 
     asyncio.run(main())
 
@@ -436,18 +460,24 @@ if __name__ == "__main__":
 """
 
 
-def start_parent(tmp_path, moment, values, end="await asyncio.sleep(60)"):
-    """A process with a core. Returns it and the pid of the core once the moment has come."""
+@contextlib.contextmanager
+def parent_with_core(tmp_path, moment, values, end="await asyncio.sleep(60)"):
+    """A process with a core, and the pid of the core, once the moment has come."""
     file = tmp_path / "parent.py"
     file.write_text(PARENT.format(moment=moment, script=values, end=end))
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": root, "TMPDIR": str(tmp_path)}
-    parent = subprocess.Popen(
-        [sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    pid = int(parent.stdout.readline())
-    assert parent.stdout.readline() == "ready\n"
-    return parent, pid
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, str(file)], stdout=subprocess.PIPE, text=True, env=environment)
+    pid = 0
+    try:
+        pid = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "ready\n"
+        yield parent, pid
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        if pid and not gone(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 MOMENTS = {
@@ -462,8 +492,7 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_H_SRV_01_no_core_survives_its_killed_parent(tmp_path, moment):
-    parent, pid = start_parent(tmp_path, moment.partition(" ")[0], MOMENTS[moment])
-    with parent:
+    with parent_with_core(tmp_path, moment.partition(" ")[0], MOMENTS[moment]) as (parent, pid):
         assert not gone(pid)
         parent.kill()
         parent.wait()
@@ -476,8 +505,7 @@ def test_H_SRV_01_no_core_survives_its_killed_parent(tmp_path, moment):
 
 @pytest.mark.parametrize("end", ["pass", "raise ValueError('oops')", "import sys; sys.exit(3)"])
 def test_a_parent_that_ends_without_closing_does_not_hang(tmp_path, end):
-    parent, pid = start_parent(tmp_path, "idle", {}, end)
-    with parent:
+    with parent_with_core(tmp_path, "idle", {}, end) as (parent, pid):
         parent.wait(timeout=5)
         assert gone(pid)
 
