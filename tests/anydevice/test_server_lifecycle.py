@@ -1,0 +1,278 @@
+"""``engine serve`` from its first moment to its exit code, with a scripted core in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.scripted_engine import error_of, events
+
+ROOT = Path(__file__).parents[2]
+ENDLESS = {"prompt": "hi", "max_tokens": 90_000, "ignore_eos": True}
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+class Process:
+    """A started server with what it says, line by line."""
+
+    def __init__(self, **settings):
+        self.port = settings.setdefault("server.port", free_port())
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.scripted_serve", json.dumps(settings)],
+            cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.out, self.err = [], []
+        for stream, lines in ((self.popen.stdout, self.out), (self.popen.stderr, self.err)):
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True).start()
+
+    @staticmethod
+    def _read(stream, lines):
+        for line in stream:
+            lines.append(line)
+
+    def said(self):
+        return "".join(self.out), "".join(self.err)
+
+    def health(self):
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code
+        except httpx.TransportError:
+            return None
+
+    def until_ready(self, seconds=40):
+        wait(lambda: self.health() == 200 or self.popen.poll() is not None, seconds)
+        assert self.popen.poll() is None, self.said()
+        wait(lambda: "curl" in "".join(self.out), 5)
+        return self
+
+    def children(self):
+        """Processes whose parent is this one."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == self.popen.pid:
+                    found.append(int(stat.parent.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return found
+
+    def core(self):
+        """The pid of the core process."""
+        [pid] = [pid for pid in self.children() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return pid
+
+    def exit_code(self, seconds):
+        try:
+            return self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {seconds} s: {self.said()}")
+
+
+def wait(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@contextmanager
+def started(**settings):
+    process = Process(**settings)
+    try:
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.popen.kill()
+            process.popen.wait()
+
+
+class Streaming:
+    """A stream read in a thread; ``text`` holds what has come."""
+
+    def __init__(self, url, **body):
+        self.text, self.first = "", threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(url, body), daemon=True)
+        self.thread.start()
+
+    def _run(self, url, body):
+        request = {"json": {**body, "stream": True}, "timeout": 30}
+        with suppress(httpx.TransportError), httpx.stream("POST", f"{url}/v1/completions", **request) as answer:
+            for part in answer.iter_text():
+                self.text += part
+                self.first.set()
+
+    def events(self):
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return events(self.text)
+
+
+def test_a_life_from_start_to_stop():
+    with started(text="hello ", open_s=1.5) as process:
+        wait(lambda: process.health() is not None, 30)
+        assert process.health() == 503
+        error_of(httpx.post(f"{process.url}/v1/completions", json={"prompt": "a"}), 503)
+        process.until_ready()
+        out, err = process.said()
+        assert "model" in out and "start-up" in out and "tokenizer" in out and "\x1b" not in out + err
+        assert "no model was named" in out and process.url in out
+        assert max(map(len, out[: out.index("curl")].splitlines())) <= 100
+        command = out[out.index("curl") :].strip()
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=30, check=True)
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"].startswith("hello")
+        children = process.children()
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.exit_code(10) == 0
+        wait(lambda: all(gone(pid) for pid in children), 10)
+        assert "Traceback" not in process.said()[1]
+
+
+def test_every_address_is_shown_as_one_that_works():
+    settings = {"server.host": "0.0.0.0", "server.api_key": ["secret"], "model.served_name": "it's me"}
+    with started(**settings) as process:
+        process.until_ready()
+        out, err = process.said()
+        assert "0.0.0.0" not in out and process.url in out and "secret" not in out + err
+        command = shlex.split(re.sub(r"\\\n", " ", out[out.index("curl") :]))
+        body = json.loads(command[command.index("-d") + 1])
+        assert body["model"] == "it's me" and "Authorization: Bearer $ENGINE_API_KEY" in command
+        answer = httpx.post(command[1], json=body, headers={"authorization": "Bearer secret"})
+        assert answer.status_code == 200 and answer.json()["model"] == "it's me"
+
+
+def test_a_stop_lets_requests_finish():
+    with started(step_s=0.02) as process:
+        process.until_ready()
+        stream = Streaming(process.url, prompt="hi", max_tokens=100)
+        assert stream.first.wait(10)
+        process.popen.send_signal(signal.SIGINT)
+        wait(lambda: process.health() is None, 5)
+        found = stream.events()
+        assert found[-1] == "[DONE]" and found[-2]["choices"][0]["finish_reason"] == "length"
+        assert process.exit_code(10) == 0
+
+
+def test_a_stop_waits_no_longer_than_it_was_told():
+    with started(step_s=0.02, **{"server.shutdown_timeout": 0.5}) as process:
+        process.until_ready()
+        stream = Streaming(process.url, **ENDLESS)
+        assert stream.first.wait(10)
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.exit_code(8) == 0
+        assert "shutting down" in stream.events()[-1]["error"]["message"]
+
+
+def test_a_second_signal_exits_at_once():
+    with started(step_s=0.02) as process:
+        process.until_ready()
+        stream = Streaming(process.url, **ENDLESS)
+        assert stream.first.wait(10)
+        core = process.core()
+        process.popen.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.popen.poll() is None
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.exit_code(2) == 143
+        wait(lambda: gone(core), 10)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("delay", [0.2, 1.0, 3.0])
+def test_H_SRV_02_stop_signal_during_start_up(number, code, delay):
+    with started(open_s=30, hold=True) as process:
+        wait(lambda: process.health() == 503, 30)
+        time.sleep(delay)
+        children = process.children()
+        process.popen.send_signal(number)
+        assert process.exit_code(10) == code
+        wait(lambda: all(gone(pid) for pid in children), 10)
+        assert "Traceback" not in process.said()[1]
+
+
+def test_H_SRV_03_engine_dead():
+    with started(step_s=0.02) as process:
+        process.until_ready()
+        stream = Streaming(process.url, **ENDLESS)
+        assert stream.first.wait(10)
+        killed = time.monotonic()
+        os.kill(process.core(), signal.SIGKILL)
+        assert "error" in stream.events()[-1]
+        wait(lambda: process.health() == 503, 5)
+        error_of(httpx.post(f"{process.url}/v1/completions", json={"prompt": "a"}), 503)
+        assert process.exit_code(10 - (time.monotonic() - killed)) == 1
+        assert "SIGKILL" in process.said()[1]
+
+
+def test_H_SRV_01_api_process_killed_hard():
+    with started(step_s=0.02) as process:
+        process.until_ready()
+        core = process.core()
+        process.popen.kill()
+        process.popen.wait()
+        wait(lambda: gone(core), 10)
+
+
+@pytest.mark.parametrize("loading", [True, False])
+def test_H_SRV_04_port_already_taken(loading):
+    with started(open_s=20 if loading else 0) as first:
+        wait(lambda: first.health() is not None, 30) if loading else first.until_ready()
+        begin = time.monotonic()
+        with started(**{"server.port": first.port}) as second:
+            assert second.exit_code(10) == 2
+            assert time.monotonic() - begin < 3
+            out, err = second.said()
+        assert f"127.0.0.1:{first.port}" in err and "--port" in err and "Traceback" not in err and not out
+        assert first.popen.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "message"),
+    [
+        ({"open_error": "user"}, 2, "write one"),
+        ({"open_error": "crash"}, 1, "the script is torn"),
+        ({"model.chat_template": "nowhere.jinja"}, 2, "nowhere.jinja"),
+        ({"server.host": "192.0.2.1"}, 2, "--host"),
+        ({"server.host": "no such host"}, 2, "--host"),
+    ],
+)
+def test_a_start_that_fails(settings, code, message):
+    with started(**settings) as process:
+        assert process.exit_code(40) == code
+        time.sleep(0.2)
+        assert message in process.said()[1]
+
+
+def test_the_periodic_line_is_quiet_when_idle():
+    with started(**{"server.log_stats_interval": 0.3}) as process:
+        process.until_ready()
+        time.sleep(1.0)
+        assert "throughput" not in process.said()[1]
+        httpx.post(f"{process.url}/v1/completions", json={"prompt": "a", "max_tokens": 50})
+        wait(lambda: "Avg generation throughput" in process.said()[1], 5)
