@@ -1,0 +1,224 @@
+"""Generations through the real core process, with a core that plays a script."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.batch import FinishReason, Output, Stats
+from engine.client import AsyncEngine
+from engine.errors import RequestError
+from engine.messages import Abort, Outputs
+from engine.sampling_params import SamplingParams
+from tests.core_runs import ENDLESS, collect, running, text_of, until
+from tests.scripted_core import ScriptedCore, ToyTokenizer, script
+
+
+def test_a_generation_and_the_state_after_it():
+    async def main():
+        async with running(text="hello ", once=False) as engine:
+            deltas = await collect(engine, SamplingParams(max_tokens=12, logprobs=1, prompt_logprobs=0))
+            assert text_of(deltas) == "hello hello "
+            assert deltas[-1].finish_reason is FinishReason.LENGTH and deltas[-1].times is not None
+            assert [row.token for delta in deltas for row in delta.logprobs] == list(b"hello hello ")
+            assert [row.token for row in deltas[0].prompt_logprobs] == [2, 3]
+            assert engine.info.model_name == "script" and engine.live_requests == 0
+            assert engine.stats.generation_tokens == 12 and engine.stats.running == 0
+            await engine.ping(timeout=2)
+
+    asyncio.run(main())
+
+
+def test_H_SCH_07_stop_string_through_the_process():
+    async def main():
+        async with running(text="ab—END—cd") as engine:
+            deltas = await collect(engine, SamplingParams(max_tokens=500, stop=["—END—"]))
+            assert text_of(deltas) == "ab"
+            assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == (FinishReason.STOP, "—END—")
+            await until(lambda: engine.stats.running == 0)
+            assert engine.stats.generation_tokens < 100
+
+    asyncio.run(main())
+
+
+def test_H_SCH_08_closing_the_stream_frees_the_core():
+    async def main():
+        async with running(step_s=0.002) as engine:
+            for _ in range(50):
+                deltas = engine.generate("r", [1], ENDLESS)
+                await anext(deltas)
+                await deltas.aclose()
+            assert engine.live_requests == 0
+            await until(lambda: engine.stats.running == 0, 1)
+
+    asyncio.run(main())
+
+
+def test_H_SCH_08_cancelling_the_consumer_frees_the_core():
+    async def main():
+        async with running(step_s=0.002) as engine:
+            tasks = [asyncio.create_task(collect(engine, ENDLESS, name=str(n))) for n in range(20)]
+            await until(lambda: engine.stats.running == 20)
+            for task in tasks[:10]:
+                task.cancel()
+            await until(lambda: engine.stats.running == 10, 1)
+            assert engine.live_requests == 10
+            for task in tasks:
+                task.cancel()
+            await until(lambda: engine.stats.running == 0, 1)
+            assert engine.stats.kv_usage == 0
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_dropped_frees_the_core():
+    async def main():
+        async with running(step_s=0.002) as engine:
+            async for _ in engine.generate("r", [1], ENDLESS):
+                break
+            await until(lambda: engine.live_requests == 0 and engine.stats.running == 0, 1)
+
+    asyncio.run(main())
+
+
+def test_a_stream_never_begun_runs_nothing():
+    async def main():
+        async with running() as engine:
+            await engine.generate("r", [1], ENDLESS).aclose()
+            await engine.ping(timeout=2)
+            assert engine.live_requests == 0 and engine.stats.generation_tokens == 0
+
+    asyncio.run(main())
+
+
+def test_H_SCH_09_three_choices_with_a_seed():
+    async def main():
+        async with running() as engine:
+            runs = []
+            for _ in range(2):
+                deltas = await collect(engine, SamplingParams(n=3, seed=7, max_tokens=16))
+                assert {delta.index for delta in deltas} == {0, 1, 2}
+                ends = {delta.index: delta.finish_reason for delta in deltas if delta.finish_reason}
+                assert ends == dict.fromkeys(range(3), FinishReason.LENGTH)
+                runs.append([text_of(deltas, index) for index in range(3)])
+            assert len(set(runs[0])) == 3 and runs[0] == runs[1]
+
+    asyncio.run(main())
+
+
+def test_abort_by_name_ends_the_stream_with_what_there_is():
+    async def main():
+        async with running(step_s=0.002) as engine:
+            task = asyncio.create_task(collect(engine, SamplingParams(max_tokens=None, n=2), name="mine"))
+            await until(lambda: engine.stats.running == 2)
+            engine.abort("other")
+            engine.abort("mine")
+            deltas = await asyncio.wait_for(task, 1)
+            ends = {delta.index: delta.finish_reason for delta in deltas if delta.finish_reason}
+            assert ends == {0: FinishReason.ABORT, 1: FinishReason.ABORT}
+
+    asyncio.run(main())
+
+
+def test_a_name_can_be_used_again_at_once():
+    async def main():
+        async with running(text="abcdef", step_s=0.001) as engine:
+            first = engine.generate("same", [1], ENDLESS)
+            await anext(first)
+            await first.aclose()
+            both = await asyncio.gather(*(collect(engine, SamplingParams(max_tokens=6), name="same") for _ in range(2)))
+            assert [text_of(deltas) for deltas in both] == ["abcdef", "abcdef"]
+
+    asyncio.run(main())
+
+
+def test_a_slow_consumer_gets_one_merged_delta():
+    async def main():
+        async with running(text="0123456789", chunk=10) as engine:
+            deltas = engine.generate("slow", [1], SamplingParams(max_tokens=5000, logprobs=0))
+            first = await anext(deltas)
+            await collect(engine, SamplingParams(max_tokens=5000), name="fast")
+            await until(lambda: engine.stats.running == 0)
+            rest = [delta async for delta in deltas]
+            assert len(rest) <= 2
+            assert first.text + text_of(rest) == "0123456789" * 500
+            assert len(first.token_ids + [t for d in rest for t in d.token_ids]) == 5000
+            assert sum(len(delta.logprobs) for delta in [first, *rest]) == 5000
+
+    asyncio.run(main())
+
+
+class FloodingProcess:
+    """Stands for a core that is faster than its client: once asked for something, its next message is always there."""
+
+    def __init__(self):
+        self.sent, self.said = [], 0
+
+    def send(self, message):
+        self.sent.append(message)
+
+    async def receive(self):
+        while not self.sent or self.said == 1000:
+            await asyncio.sleep(0.001)
+        self.said += 1
+        return Outputs([Output(self.sent[0].requests[0].id, [97])], Stats(1, 0, 0.0, 0, 0, 0, 1, 0, self.said))
+
+
+def test_a_flood_does_not_starve_the_consumer():
+    async def main():
+        process = FloodingProcess()
+        engine = AsyncEngine(process, ScriptedCore(script()).info, ToyTokenizer())
+        deltas = engine.generate("r", [1], ENDLESS)
+        async with asyncio.timeout(5):
+            for _ in range(10):
+                await anext(deltas)
+        assert process.said < 100
+        await deltas.aclose()
+        assert isinstance(process.sent[-1], Abort)
+        engine._listener.cancel()
+
+    asyncio.run(main())
+
+
+def test_what_only_the_core_refuses():
+    async def main():
+        async with running(refuse=9, confuse=8) as engine:
+            with pytest.raises(RequestError, match="more cache") as error:
+                await collect(engine, SamplingParams(n=3), prompt=[9])
+            assert error.value.param == "prompt" and error.value.status == 400
+            with pytest.raises(RequestError, match="KeyError") as error:
+                await collect(engine, SamplingParams(), prompt=[8])
+            assert error.value.status == 500
+            assert text_of(await collect(engine, SamplingParams(max_tokens=3))) == "abc"
+            assert engine.live_requests == 0 and engine.errored is None
+
+    asyncio.run(main())
+
+
+def test_what_the_client_refuses_never_reaches_the_core():
+    async def main():
+        async with running(max_model_len=64) as engine:
+            for prompt, params, name in (
+                ([], SamplingParams(), "prompt"),
+                ([-1], SamplingParams(), "prompt"),
+                ([1] * 64, SamplingParams(), "prompt"),
+                ([1] * 10, SamplingParams(max_tokens=55), "max_tokens"),
+                ([1], SamplingParams(temperature=3.0), "temperature"),
+            ):
+                with pytest.raises(RequestError) as error:
+                    engine.generate("r", prompt, params)
+                assert error.value.param == name
+            assert engine.live_requests == 0
+
+    asyncio.run(main())
+
+
+def test_a_message_that_cannot_be_read_is_passed_over():
+    async def main():
+        async with running() as engine:
+            for junk in (b"", b"\xff", b"\x93abc", b"\x81\xa4type\xa5Other"):
+                engine._process._socket.send(junk)
+            assert text_of(await collect(engine, SamplingParams(max_tokens=3))) == "abc"
+
+    asyncio.run(main())
