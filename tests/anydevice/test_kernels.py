@@ -1,0 +1,67 @@
+"""Every row of the active platform that says yes against the op's reference, over the op's cases."""
+
+import pytest
+import torch
+
+from engine.bind import load_target
+from engine.fusion import RULES, all_ops
+from engine.ops import Spec
+from engine.plan.kernels import call_facts
+from platforms.discovery import select
+
+SELECTION = select("auto")
+OPS = all_ops(RULES)
+ROWS = [
+    (row, case, dtype)
+    for row in SELECTION.plugin.kernels()
+    for case in OPS[row.op].cases
+    for dtype in ("float32", "bfloat16", "float16")
+]
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize(("row", "case", "dtype"), ROWS, ids=lambda x: getattr(x, "name", str(x)))
+def test_a_row_matches_the_reference_in_float64_and_changes_only_what_it_may(row, case, dtype):
+    op = OPS[row.op]
+    inputs = op.inputs(case, dtype, torch.Generator().manual_seed(3))
+    specs = tuple(Spec(str(x.dtype).removeprefix("torch."), tuple(x.shape)) for x in inputs)
+    facts = {**case.attributes, **call_facts(specs)}
+    verdict = row.needs(SELECTION.profile, facts) and row.accepts(SELECTION.profile, facts)
+    if not verdict:
+        assert verdict.reason
+        return
+    truth = as_tuple(op.reference(*(x.double() if x.is_floating_point() else x for x in inputs), **case.attributes))
+    given = [x.clone() for x in inputs]
+    found = as_tuple(load_target(row.target)(*given, **case.attributes))
+    relative, absolute = op.tolerance[dtype]
+    for expected, got in zip(truth, found, strict=True):
+        assert got.dtype == getattr(torch, dtype)
+        torch.testing.assert_close(got.double(), expected, rtol=relative, atol=absolute)
+    for at, (before, after) in enumerate(zip(inputs, given, strict=True)):
+        assert at in op.mutates or torch.equal(before, after)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_attention_of_decodes_and_prompts_in_one_step_ignores_what_lies_past_each_length(window):
+    op, row = OPS["attention"], next(row for row in SELECTION.plugin.kernels() if row.op == "attention")
+    heads, kv_heads, dim, page = 6, 2, 8, 4
+    lengths = torch.tensor([17, 1, 6, 9, 3], dtype=torch.int32)
+    new = torch.tensor([1, 1, 6, 4, 1])
+    starts = torch.cat((torch.zeros(1), new.cumsum(0))).to(torch.int32)
+    blocks = torch.randperm(25).to(torch.int32).view(5, 5)
+    cache = torch.randn(2, 25, page, kv_heads, dim)
+    q = torch.randn(int(new.sum()), heads * dim)
+    settings = dict(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=0.3, window=window)
+    found = []
+    for filler in (0.0, 1e4):
+        dirty = cache.clone()
+        for table, length in zip(blocks.tolist(), lengths.tolist(), strict=True):
+            for place in range(length, 5 * page):
+                dirty[:, table[place // page], place % page] = filler
+        found.append(load_target(row.target)(q, dirty, blocks, starts, lengths, **settings))
+        truth = op.reference(q.double(), dirty.double(), blocks, starts, lengths, **settings)
+        torch.testing.assert_close(found[-1].double(), truth, rtol=1e-4, atol=2e-5)
+    assert torch.equal(*found)
