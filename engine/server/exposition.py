@@ -70,4 +70,6 @@ class _Twice:
 
 
 def _value(info: CoreInfo, item: str) -> str:
-    return next((value for _, name, value, _ in info.summary if name.lower().replace("_", " ") == item), "")
+    """The first word of the start-up table's row ``item``: what follows a colon is about it."""
+    found = next((value for _, name, value, _ in info.summary if name == item), "")
+    return found.partition(":")[0]

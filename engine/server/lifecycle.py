@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-import sys
+import time
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ KEEP_ALIVE_SECONDS = 65
 START_ABORT_SECONDS = 8.0  # for the core of a start that was called off
 DEAD_SECONDS = 4.0  # how long a server without its core goes on saying so
 CLOSE_SECONDS = 5.0
+# What signals a process and then its group, as timeout(1) does, sends one wish twice.
+SAME_SIGNAL_SECONDS = 1.0
 logger = logging.getLogger("engine.server")
 
 
@@ -60,6 +62,7 @@ class Lifecycle:
             )
         )
         self.signalled: asyncio.Future[int]
+        self.signalled_at = 0.0
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> int:
@@ -124,10 +127,12 @@ class Lifecycle:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def _signal(self, number: int) -> None:
-        if self.signalled.done():
-            sys.stderr.write("\n")
+        now = time.monotonic()
+        if not self.signalled.done():
+            self.signalled_at = now
+            self.signalled.set_result(number)
+        elif now - self.signalled_at > SAME_SIGNAL_SECONDS:
             os._exit(128 + number)  # the core ends with this process
-        self.signalled.set_result(number)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

@@ -196,7 +196,9 @@ def test_a_second_signal_exits_at_once():
         assert stream.first.wait(10)
         core = process.core()
         process.popen.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
+        time.sleep(0.2)
+        process.popen.send_signal(signal.SIGTERM)  # the same wish, sent twice
+        time.sleep(1.2)
         assert process.popen.poll() is None
         process.popen.send_signal(signal.SIGTERM)
         assert process.exit_code(2) == 143

@@ -106,7 +106,7 @@ def test_types_in_the_text_format(metrics):
 
 
 def test_what_was_planned_is_a_metric(metrics):
-    labels = {"platform": "toy: T1", "level": "-O2", "graph_mode": "NONE", "plan_hash": "abc"}
+    labels = {"platform": "toy", "level": "-O2", "graph_mode": "NONE", "plan_hash": "abc"}
     assert value(metrics, "plan_info", **labels) == 1
     assert value(metrics, "cache_config_info", block_size="16", num_blocks="7", num_gpu_blocks="7") == 1
 
