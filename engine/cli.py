@@ -77,8 +77,7 @@ def platforms(words: Sequence[str]) -> int:
     unknown = [word for word in words if word != "--json"]
     if unknown:
         raise UserError(f"engine platforms: unknown word {unknown[0]}; it takes --json")
-    from platforms.candidates import candidates
-    from platforms.discovery import choose
+    from platforms.discovery import candidates, choose
 
     rows = candidates()
     try:
@@ -168,7 +167,7 @@ def _unread() -> list[str]:
 
     if not unknown_variables(os.environ):
         return []
-    from platforms.candidates import installed, loaded
+    from platforms.discovery import installed, loaded
 
     known: set[str] = set()
     broken = []

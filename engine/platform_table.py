@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from engine.table import BOLD, DIM, GREEN, YELLOW, lay_out
 
 if TYPE_CHECKING:
-    from platforms.candidates import Candidate
-    from platforms.discovery import Selection
+    from platforms.discovery import Candidate, Selection
 
 STATES = {"chosen": GREEN, "usable": "", "no device": DIM, "broken": YELLOW}
 
