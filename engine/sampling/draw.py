@@ -29,7 +29,8 @@ def choose(logits: Tensor, states: list[State]) -> Tensor:
         return next(iter(groups))(logits, states)
     tokens = torch.empty(len(states), dtype=torch.int64, device=logits.device)
     for method, rows in groups.items():
-        _fill(tokens, method, rows, logits, states)
+        index = torch.tensor(rows, device=logits.device)
+        tokens[index] = method(logits[index], [states[row] for row in rows])
     return tokens
 
 
@@ -57,14 +58,20 @@ def _draw_few(logits: Tensor, states: list[State]) -> Tensor:
 
 def _draw_nucleus(logits: Tensor, states: list[State]) -> Tensor:
     temperature, _, top_p, min_p, uniform = _columns(states, logits.device)
-    target = share(mass_of(_weigh(logits, temperature)), top_p)
+    weights = _weigh(logits, temperature)
+    mass = mass_of(weights)
+    target = share(mass, top_p)
     values, ids = top(logits, CANDIDATES)
-    weights = _weigh(values, temperature)
-    tokens = _pick_sorted(weights, ids, target, min_p, uniform)
-    covered = (mass_of(weights).sum(-1) >= target.squeeze(-1)).tolist()
+    best = _weigh(values, temperature)
+    tokens = _pick_sorted(best, ids, target, min_p, uniform)
+    covered = (mass_of(best).sum(-1) >= target.squeeze(-1)).tolist()
     rest = [row for row, enough in enumerate(covered) if not enough]
     if rest:
-        _fill(tokens, _draw_any, rest, logits, states)
+        index = torch.tensor(rest, device=logits.device)
+        weights, mass, target = weights[index], mass[index], target[index]
+        mass *= nucleus(weights, mass, target)
+        mass *= weights >= min_p[index].float()
+        tokens[index] = _pick(mass, uniform[index]).squeeze(-1)
     return tokens
 
 
@@ -92,8 +99,7 @@ def _pick_sorted(weights: Tensor, ids: Tensor, target: Tensor, min_p: Tensor, un
 
 def _pick(mass: Tensor, uniform: Tensor) -> Tensor:
     reached = mass.cumsum(-1)
-    total = reached[:, -1:]
-    point = (uniform * total).to(torch.int64).minimum(total - 1)
+    point = (uniform * reached[:, -1:]).to(torch.int64)  # below the total: totals are exact, uniform <= 1 - 2**-53
     return torch.searchsorted(reached, point, right=True)
 
 
@@ -104,8 +110,3 @@ def _columns(states: list[State], device: torch.device) -> tuple[Tensor, ...]:
 
 def _weigh(logits: Tensor, temperature: Tensor) -> Tensor:
     return (logits - logits.amax(-1, keepdim=True)).div_(temperature.float()).exp_()
-
-
-def _fill(tokens: Tensor, method: Method, rows: list[int], logits: Tensor, states: list[State]) -> None:
-    index = torch.tensor(rows, device=logits.device)
-    tokens[index] = method(logits[index], [states[row] for row in rows])

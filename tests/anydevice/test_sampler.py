@@ -123,14 +123,18 @@ def test_H_SMP_05_padding_never_counts() -> None:
 
 
 def test_penalty_slots_grow_and_are_clean_when_used_again() -> None:
-    sampler = Sampler(30, DEVICE)
-    logits = noise(40, 30)
-    best = logits.argmax(-1).tolist()
+    """A slot is told of every token but the winner and 55, which overtakes it if an earlier tenant's tokens stayed."""
+    sampler = Sampler(60, DEVICE)
     names = [str(i) for i in range(40)]
-    for _ in range(3):
-        for name in names:
-            sampler.add(request(name, prompt=[7], temperature=0, presence_penalty=2, frequency_penalty=2), [])
-        assert sampler.sample(logits, names)[0].tolist() == best
+    for shift in range(3):
+        winners = [(i + shift) % 40 for i in range(40)]
+        logits = torch.zeros(40, 60, device=DEVICE)
+        logits[range(40), winners] = 2.0
+        logits[:, 55] = 1.5
+        for name, winner in zip(names, winners, strict=True):
+            told = [token for token in range(50) if token != winner]
+            sampler.add(request(name, prompt=told, temperature=0, repetition_penalty=9, presence_penalty=2), told)
+        assert sampler.sample(logits, names)[0].tolist() == winners
         for name in names[::2]:
             sampler.forget(name)
     sampler.forget("never added")

@@ -183,6 +183,16 @@ def test_nearby_seeds_and_positions_are_independent() -> None:
         assert_follows(counts, [1 / 144] * 144)
 
 
+def test_no_seed_repeats_the_stream_of_another() -> None:
+    """A generator whose state is the seed itself would give seed + its increment the same stream, one step later."""
+    increment = 0x9E3779B97F4A7C15 - 2**64
+    streams = [
+        {State.of(request("a", seed=seed), step, None, 8).uniform() for step in range(50)}
+        for seed in (0, 1, -1, increment, increment + 1)
+    ]
+    assert len(set.union(*streams)) == 250
+
+
 def test_unseeded_requests_differ() -> None:
     sampler = Sampler(1000, DEVICE)
     names = [str(i) for i in range(64)]
@@ -191,8 +201,9 @@ def test_unseeded_requests_differ() -> None:
     assert len(set(sampler.sample(torch.zeros(64, 1000, device=DEVICE), names)[0].tolist())) > 50
 
 
-def test_the_extreme_draws_land_on_living_tokens() -> None:
-    mass = torch.tensor([[0, 2**32, 0, 5, 0], [0, 0, 7, 2**32, 0]], device=DEVICE)
+@pytest.mark.parametrize("most", [2**32, 2**52 - 2**32, 2**51 + 12345])
+def test_the_extreme_draws_land_on_living_tokens(most: int) -> None:
+    mass = torch.tensor([[0, most, 0, 5, 0], [0, 0, 7, most, 0]], device=DEVICE)
     for value, expected in ((0.0, [1, 2]), (1 - 2**-53, [3, 3])):
         uniform = torch.full((2, 1), value, dtype=torch.float64, device=DEVICE)
         assert draw._pick(mass, uniform).squeeze(-1).tolist() == expected
