@@ -88,16 +88,13 @@ def fused_op(rule: FusionRule) -> Op:
         }
         return tuple(at for at, name in enumerate(inputs) if name in found)
 
-    return Op(
-        rule.op,
-        reference,
-        shapes,
-        *SAMPLES.get(rule.op, (_no_inputs, ())),
-        {d: tuple(map(max, zip(*(op.tolerance[d] for op in ops), strict=True))) for d in ops[0].tolerance},  # type: ignore[misc]
-        spots("mutates"),
-        spots("weights"),
-        any(op.collective for op in ops),
-    )
+    inputs_of, cases = SAMPLES.get(rule.op, (_no_inputs, ()))
+    bounds = {
+        dtype: (max(op.tolerance[dtype][0] for op in ops), max(op.tolerance[dtype][1] for op in ops))
+        for dtype in ops[0].tolerance
+    }
+    collective = any(op.collective for op in ops)
+    return Op(rule.op, reference, shapes, inputs_of, cases, bounds, spots("mutates"), spots("weights"), collective)
 
 
 def _subset(attributes: Mapping[str, Any], op: Op) -> dict[str, Any]:

@@ -80,8 +80,15 @@ def _layer(
         q = norm(q, "q_norm", "self_attn.q_norm", "q.normed", dim)
         k = norm(k, "k_norm", "self_attn.k_norm", "k.normed", dim)
     q, k = draft.call("rotary", q, k, table, into=(at + "q.turned", at + "k.turned"), head_dim=dim)
-    kind = "sliding" if model.sliding_window else "full"
-    spec = CacheSpec(at + "kv", kind, model.num_kv_heads, (dim, dim), cache_dtype, model.sliding_window, page)
+    spec = CacheSpec(
+        at + "kv",
+        "sliding" if model.sliding_window else "full",
+        model.num_kv_heads,
+        (dim, dim),
+        cache_dtype,
+        model.sliding_window,
+        page,
+    )
     cache = draft.cache(spec, (2, "pool", page, model.num_kv_heads, dim))
     written = draft.call("kv_write", k, v, cache, slots, into=at + "kv@1", head_dim=dim)
     x = draft.call(
