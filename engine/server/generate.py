@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from engine.server.state import ServerState
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
 
+Deltas = AsyncGenerator[tuple[int, Delta], None]
 WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, FinishReason.STOP)
 
 
@@ -42,7 +43,7 @@ class Generation:
     def choices(self) -> int:
         return len(self.prompts) * self.params.n
 
-    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+    async def deltas(self) -> Deltas:
         """(choice index, delta) as they come; closing it aborts what still runs. Raises ``RequestError`` before the
         first delta when the engine does not accept a prompt, later when a request fails; ``EngineDeadError``."""
         engine, _ = self.state.serving()
@@ -86,7 +87,7 @@ class Generation:
         if delta.finish_reason is not None:
             self.finished[choice] = delta.finish_reason
 
-    def _streams(self, engine: AsyncEngine) -> AsyncIterator[tuple[int, Delta]]:
+    def _streams(self, engine: AsyncEngine) -> Deltas:
         streams = []
         for place, prompt in enumerate(self.prompts):
             own_id = self.id if len(self.prompts) == 1 else f"{self.id}-p{place}"
@@ -96,18 +97,18 @@ class Generation:
         return _single(streams[0]) if len(streams) == 1 else _merged(streams)
 
 
-async def _single(stream: AsyncIterator[Delta]) -> AsyncIterator[tuple[int, Delta]]:
-    async with aclosing(stream):  # type: ignore[type-var]
+async def _single(stream: AsyncGenerator[Delta, None]) -> Deltas:
+    async with aclosing(stream):
         async for delta in stream:
             yield 0, delta
 
 
-async def _merged(streams: list[AsyncIterator[Delta]]) -> AsyncIterator[tuple[int, Delta]]:
+async def _merged(streams: list[AsyncGenerator[Delta, None]]) -> Deltas:
     news: asyncio.Queue[tuple[int, Delta | None, Exception | None]] = asyncio.Queue()
 
-    async def pump(place: int, stream: AsyncIterator[Delta]) -> None:
+    async def pump(place: int, stream: AsyncGenerator[Delta, None]) -> None:
         try:
-            async with aclosing(stream):  # type: ignore[type-var]
+            async with aclosing(stream):
                 async for delta in stream:
                     news.put_nowait((place, delta, None))
             news.put_nowait((place, None, None))

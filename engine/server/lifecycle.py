@@ -98,7 +98,9 @@ class Lifecycle:
                 return 0
             if dead.done():
                 logger.error("The engine core has stopped: %s. The server ends.", engine.errored)
-                await asyncio.wait({web, self.signalled}, timeout=DEAD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({self.signalled}, timeout=DEAD_SECONDS)
+            else:
+                logger.error("The HTTP server has ended by itself: %r", web.exception())
             return 1
         finally:
             await engine.close(CLOSE_SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -46,10 +46,11 @@ async def event_stream(request: Request, events: Events, headers: dict[str, str]
     first = asyncio.create_task(anext(events))
     gone = asyncio.create_task(_gone(request.receive))
     await asyncio.wait({first, gone}, timeout=COMMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    if gone.done() or (first.done() and first.exception() is not None):
+    error = first.exception() if first.done() else None
+    if gone.done() or error is not None:
         await _end(first, gone)
         await events.aclose()
-        raise first.exception() if not first.cancelled() and first.exception() else ClientGoneError
+        raise error or ClientGoneError
     return EventResponse(request.app.state.server, first, events, gone, headers)
 
 
@@ -80,7 +81,7 @@ class EventResponse(Response):
             self.state.active.discard(task)
             await _end(task, self.first, self.gone)
 
-    async def _pump(self, write: Callable[[bytes, bool], Coroutine[Any, Any, None]]) -> None:
+    async def _pump(self, write: Callable[[bytes, bool], Awaitable[None]]) -> None:
         async with aclosing(self.events):
             try:
                 event: dict[str, Any] | None = await self.first
