@@ -28,6 +28,7 @@ class Sampler:
         self._states: dict[str, State] = {}
         self._penalties = Penalties(vocab_size, self.device)
 
+    @torch.inference_mode()
     def add(self, request: Request, generated: list[int]) -> None:
         """Know a request, new or seen again after preemption with the tokens it has ``generated``; replaces what was
         known under its id. A request with a seed goes on as if never preempted."""
@@ -41,6 +42,7 @@ class Sampler:
         if state is not None and state.slot is not None:
             self._penalties.forget(state.slot)
 
+    @torch.inference_mode()
     def sample(
         self, logits: Tensor, request_ids: list[str], masks: Tensor | None = None
     ) -> tuple[Tensor, list[list[TokenLogprobs] | None]]:
@@ -66,6 +68,7 @@ class Sampler:
         self._record(tokens, states)
         return tokens, _report(raw, tokens, states)
 
+    @torch.inference_mode()
     def prompt_logprobs(self, logits: Tensor, targets: list[int], k: int) -> list[TokenLogprobs]:
         """Score the prompt token ``targets[i]`` by ``logits[i]`` ([m, vocab] of any float dtype, the logits of the
         position before it), with the ``k`` most likely. Raises ``RuntimeError`` if the logits hold NaN or +inf."""

@@ -261,6 +261,15 @@ def test_top_breaks_ties_by_lower_id(rows: int, vocab: int, k: int, seed: int) -
         assert best[row].tolist() == [values[row, i].item() for i in expected]
 
 
+def test_inside_and_outside_of_inference_mode() -> None:
+    sampler = Sampler(9, DEVICE)
+    for step in range(4):
+        with torch.inference_mode(step % 2 == 0):
+            sampler.add(request(str(step), temperature=0, frequency_penalty=1), [])
+            sampler.sample(noise(step + 1, 9, step).requires_grad_(), [str(i) for i in range(step + 1)])
+            assert not sampler.sample(noise(1, 9, step), ["0"])[0].requires_grad
+
+
 def test_no_requests() -> None:
     tokens, logprobs = Sampler(8, DEVICE).sample(torch.zeros(0, 8, device=DEVICE), [])
     assert tokens.shape == (0,) and logprobs == []
