@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.server.auth import ApiKeyMiddleware
 from engine.server.chat import create_chat_completion
@@ -35,7 +36,7 @@ ROUTES: tuple[Route, ...] = (
 
 def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: str = "") -> FastAPI:
     """Every answer of the application that is an error has the OpenAI error object as its body."""
-    app = FastAPI(title="engine", docs_url=None, redoc_url=None, root_path=root_path, redirect_slashes=False)
+    app = FastAPI(title="engine", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.server = state
     app.add_exception_handler(HTTPException, answer_http_error)
     for method, path, handler, body in ROUTES:
@@ -48,8 +49,20 @@ def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: s
             openapi_extra=None if body is None else _request_body(body),
         )
     if api_keys:
-        app.add_middleware(ApiKeyMiddleware, api_keys=api_keys, root_path=root_path)
+        app.add_middleware(ApiKeyMiddleware, api_keys=api_keys)
+    if root_path:
+        app.add_middleware(RootPath, root_path=root_path)
     return app
+
+
+class RootPath:
+    """Routes answer below ``root_path`` and, for a proxy that strips it, without it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self.app, self.root_path = app, "/" + root_path.strip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app({**scope, "root_path": self.root_path}, receive, send)
 
 
 def _request_body(body: type[BaseModel]) -> dict[str, Any]:

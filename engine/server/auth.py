@@ -14,10 +14,9 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/"})
 class ApiKeyMiddleware:
     """Compares ``Authorization: Bearer KEY`` in constant time, before anything of the body is read."""
 
-    def __init__(self, app: ASGIApp, api_keys: list[str], root_path: str = "") -> None:
+    def __init__(self, app: ASGIApp, api_keys: list[str]) -> None:
         self.app = app
         self.keys = [key.encode() for key in api_keys]
-        self.root_path = root_path.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or self._open(scope) or self._authorized(scope):
@@ -29,7 +28,7 @@ class ApiKeyMiddleware:
 
     def _open(self, scope: Scope) -> bool:
         path: str = scope["path"]
-        return path.removeprefix(self.root_path) in OPEN_PATHS or path in OPEN_PATHS
+        return path in OPEN_PATHS or path.removeprefix(scope.get("root_path") or "") in OPEN_PATHS
 
     def _authorized(self, scope: Scope) -> bool:
         for name, value in scope["headers"]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 
+import httpx
 import pytest
 
+from engine.server.app import make_app
 from engine.server.auth import OPEN_PATHS
+from engine.server.state import ServerState
 from tests.scripted_engine import MODEL, error_of, serving
 
 KEYS = ["first key", "sécond"]
@@ -63,3 +67,17 @@ def test_refused_before_the_body_is_read(server):
 def test_without_a_key_nothing_is_asked_for():
     with serving() as server:
         assert server.client.get("/v1/models").status_code == 200
+
+
+def test_below_a_root_path():
+    async def main():
+        transport = httpx.ASGITransport(make_app(ServerState(), ["k"], "/api"))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            for path, without, with_key in (
+                ("/api/version", 401, 200), ("/version", 401, 200), ("/api/health", 503, 503), ("/health", 503, 503),
+                ("/apihealth", 401, 404), ("/api/api/health", 401, 404), ("/api", 401, 404),
+            ):  # fmt: skip
+                assert (await client.get(path)).status_code == without, path
+                assert (await client.get(path, headers={"authorization": "Bearer k"})).status_code == with_key, path
+
+    asyncio.run(main())
