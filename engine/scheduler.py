@@ -1,0 +1,290 @@
+"""Continuous batching: which tokens of which requests the next step computes, and what a step's result means."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from engine.batch import Batch, FinishReason, Output, Request, Sampled, Stats, Work
+from engine.block_manager import BlockManager
+from engine.errors import RequestError
+from engine.prefix_cache import request_keys
+from engine.scheduler_config import SchedulerConfig, resolve_max_tokens
+from engine.sequence import Ranked, Sequence, Status
+
+WARNING_INTERVAL = 10.0  # seconds
+
+logger = logging.getLogger("engine")
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A submitted batch with the sequence, and its life, behind each piece of work."""
+
+    batch: Batch
+    lives: list[tuple[Sequence, int]]
+
+
+class Scheduler:
+    """Owns every unfinished request. Call ``schedule``, run the batch, call ``update``; one thread.
+
+    Up to the caller, several batches may be submitted before the first is updated; the runner executes them in order
+    and updates come in the same order. ``clock`` gives seconds of the clock that stamped ``Request.arrival``.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, block_manager: BlockManager, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self._blocks = block_manager
+        self._clock = clock
+        self._sequences: dict[str, Sequence] = {}
+        self._waiting = Ranked()
+        self._running = Ranked()
+        self._flights: deque[_Flight] = deque()
+        self._released: list[str] = []
+        self._added = 0
+        self._steps = 0
+        self._departures = 0
+        self._preemptions = 0
+        self._step_tokens = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._last_warning = float("-inf")
+
+    @property
+    def max_request_tokens(self) -> int:
+        """The longest prompt and output together that any request can have: the model length, or the KV pool."""
+        return min(self.config.max_model_len, self._blocks.capacity)
+
+    def has_unfinished(self) -> bool:
+        """Whether any request waits, runs or is preempted."""
+        return bool(self._sequences)
+
+    def stats(self) -> Stats:
+        return Stats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            kv_usage=self._blocks.usage,
+            preemptions=self._preemptions,
+            prefix_queries=self._blocks.queries,
+            prefix_hits=self._blocks.hits,
+            step_tokens=self._step_tokens,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+        )
+
+    def add(self, request: Request) -> None:
+        """Queue a request. ``max_tokens`` ``None`` means all the room there is. Raises ``RequestError`` if it could
+        never be served, or if its id is in use."""
+        if request.id in self._sequences:
+            raise RequestError(f"request id {request.id!r} is in use; ids of unfinished requests must differ")
+        max_tokens = resolve_max_tokens(request, self.config.max_model_len, self._blocks.capacity)
+        if request.params.max_tokens is None:
+            request = replace(request, params=replace(request.params, max_tokens=max_tokens))
+        self._added += 1
+        priority = request.priority if self.config.policy == "priority" else 0
+        rank = (priority, request.arrival, self._added)
+        seq = Sequence(request, rank, max_tokens, self._blocks.new_table(request_keys(request)))
+        self._sequences[request.id] = seq
+        self._waiting.add(seq)
+
+    def abort(self, ids: Iterable[str]) -> list[Output]:
+        """End requests at once and free their blocks, also while a submitted batch computes them. Unknown ids (they
+        may have just finished) are passed over."""
+        found = [seq for seq in map(self._sequences.get, dict.fromkeys(ids)) if seq is not None]
+        for seq in found:
+            self._end(seq)
+        return [seq.output([], FinishReason.ABORT) for seq in found]
+
+    def schedule(self) -> Batch | None:
+        """The next step, or ``None`` if there is nothing to compute now.
+
+        Decodes come first, then unfinished prompts, then waiting requests, each in order of rank.
+        """
+        self._steps += 1
+        preemptions = self._preemptions
+        work: list[Work] = []
+        new: list[tuple[Request, list[int]]] = []
+        lives: list[tuple[Sequence, int]] = []
+        left = self.config.max_num_batched_tokens
+
+        def submit(seq: Sequence, count: int) -> None:
+            nonlocal left
+            left -= count
+            if not seq.known_to_runner:
+                seq.known_to_runner = True
+                new.append((seq.request, seq.tokens[len(seq.request.prompt) :]))
+            work.append(self._cut(seq, count))
+            lives.append((seq, seq.life))
+
+        preempted = -1
+        while self._preemptions > preempted:  # what the preempted would have used goes to the others
+            preempted = self._preemptions
+            for seq, count in self._choose_decodes(left):
+                if seq.status is Status.RUNNING and self._make_room(seq, seq.scheduled + count):
+                    submit(seq, count)
+        for seq in [seq for seq in self._running if not seq.decoding]:
+            if left:
+                submit(seq, self._chunk(seq.pending, left))
+        while left and self._waiting and len(self._running) < self.config.max_num_seqs:
+            seq = self._waiting.first
+            if self._preemptions > preemptions or not self._admit(seq, left):
+                break
+            submit(seq, self._chunk(seq.pending, left))
+
+        self._step_tokens = self.config.max_num_batched_tokens - left
+        if not work:
+            return None
+        batch = Batch(work, new, self._released)
+        self._released = []
+        self._flights.append(_Flight(batch, lives))
+        return batch
+
+    def update(self, batch: Batch, sampled: list[Sampled]) -> list[Output]:
+        """Take in the result of the oldest submitted batch. Results of requests that have ended or been preempted
+        since are ignored."""
+        flight = self._flights.popleft()
+        assert flight.batch is batch, "batches are updated in the order in which they were scheduled"
+        results = {result.request_id: result for result in sampled}
+        now = self._clock()
+        outputs = []
+        for work, (seq, life) in zip(batch.work, flight.lives, strict=True):
+            if seq.life == life:
+                result = results.get(work.request_id) or Sampled(work.request_id, [])
+                outputs.append(self._advance(seq, work, result, now))
+        return [output for output in outputs if output is not None]
+
+    def _choose_decodes(self, left: int) -> list[tuple[Sequence, int]]:
+        """Decodes not yet in this step, in order of rank. If the budget is too small, those served longest ago."""
+        ready = [seq for seq in self._running if seq.decoding and seq.pending and seq.last_step < self._steps]
+        if sum(seq.pending for seq in ready) > left:
+            ready.sort(key=lambda seq: seq.last_step)
+        chosen = []
+        for seq in ready:
+            count = min(seq.pending, left)
+            left -= count
+            if count:
+                chosen.append((seq, count))
+        return sorted(chosen, key=lambda item: item[0].rank)
+
+    def _chunk(self, pending: int, left: int) -> int:
+        threshold = self.config.long_prefill_token_threshold
+        if threshold and self.config.enable_chunked_prefill and len(self._sequences) > 1:
+            pending = min(pending, threshold)
+        return min(pending, left)
+
+    def _cut(self, seq: Sequence, count: int) -> Work:
+        start, end = seq.scheduled, seq.scheduled + count
+        seq.scheduled, seq.last_step = end, self._steps
+        return Work(
+            seq.id,
+            seq.tokens[start:end],
+            start,
+            tuple(list(blocks) for blocks in seq.table.blocks),
+            sample=end == len(seq.tokens) and seq.max_tokens > 0,
+        )
+
+    def _admit(self, seq: Sequence, left: int) -> bool:
+        """Move a waiting request to the running ones with blocks for all its tokens, if there is room.
+
+        Room for one more block is left to every running request that can still grow. What was preempted returns only
+        after a running request has ended, so that nobody is preempted more often than requests of better rank end.
+        """
+        if seq.status is Status.PREEMPTED and seq.departures_seen == self._departures and self._running:
+            return False
+        reads = self._blocks.enable_prefix_caching and seq.reads_prefix_cache
+        cached = self._blocks.find_cached(seq.table, seq.tokens) if reads else 0
+        if not self.config.enable_chunked_prefill and len(seq.tokens) - cached > left:
+            return False
+        spare = sum(self._blocks.held(other.table) < other.most_tokens for other in self._running)
+        if not self._blocks.admit(seq.table, seq.tokens, cached, spare):
+            return False
+        if seq.cached is None:
+            seq.cached = cached
+            seq.first_scheduled = self._clock()
+            if reads:
+                self._blocks.count_lookup(len(seq.tokens), cached)
+        seq.computed = seq.scheduled = cached
+        seq.goal = len(seq.tokens)
+        seq.status = Status.RUNNING
+        self._waiting.remove(seq)
+        self._running.add(seq)
+        return True
+
+    def _make_room(self, seq: Sequence, total: int) -> bool:
+        """Blocks for ``total`` tokens of a running request, taken from those of worst rank; false if it is itself the
+        worst, or if the worst is in this step. The best is never preempted, so it always proceeds."""
+        while not self._blocks.extend(seq.table, total):
+            victim = self._running.last
+            if victim.last_step == self._steps:
+                return False
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        self._leave(seq)
+        seq.restart()
+        seq.departures_seen = self._departures
+        self._waiting.add(seq)
+        self._preemptions += 1
+        now = self._clock()
+        if now - self._last_warning >= WARNING_INTERVAL:
+            self._last_warning = now
+            logger.warning(
+                "KV cache is full: preempted request %s; its %d tokens will be computed again (recompute mode). "
+                "Preemptions so far: %d. This costs latency: raise --gpu-memory-utilization or "
+                "--kv-cache-memory-bytes, or lower --max-num-seqs.",
+                seq.id,
+                len(seq.tokens),
+                self._preemptions,
+            )
+
+    def _end(self, seq: Sequence) -> None:
+        if seq.status is Status.RUNNING:
+            self._departures += 1
+            self._leave(seq)
+        else:
+            self._waiting.remove(seq)
+        seq.status = Status.FINISHED
+        seq.life += 1
+        del self._sequences[seq.id]
+
+    def _leave(self, seq: Sequence) -> None:
+        self._running.remove(seq)
+        self._blocks.release(seq.table)
+        if seq.known_to_runner:
+            self._released.append(seq.id)
+
+    def _advance(self, seq: Sequence, work: Work, result: Sampled, now: float) -> Output | None:
+        before, end = len(seq.tokens), work.start + len(work.tokens)
+        kept, reason = seq.accept(result.tokens, self.config.max_model_len) if work.sample else (0, None)
+        tokens = seq.tokens[before:]
+        seq.commit(end, work.sample)
+        self._blocks.register(seq.table, seq.tokens, seq.computed)
+        if tokens:
+            self._generation_tokens += kept
+            seq.last_token = now
+            if seq.first_token is None:
+                seq.first_token = now
+        scores = None
+        if not seq.prompt_done:
+            seq.prompt_logprobs.extend(result.prompt_logprobs or ())
+            if end >= len(seq.request.prompt):
+                seq.prompt_done = True
+                self._prompt_tokens += len(seq.request.prompt)
+                scores = None if seq.request.params.prompt_logprobs is None else seq.prompt_logprobs
+                reason = FinishReason.LENGTH if seq.max_tokens == 0 else reason
+        if reason is not None:
+            self._end(seq)
+        elif not tokens and scores is None:
+            return None
+        logprobs = None if result.logprobs is None else result.logprobs[:kept]
+        return seq.output(tokens, reason, logprobs, scores)

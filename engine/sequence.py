@@ -1,0 +1,162 @@
+"""The changing state of one request inside the scheduler."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.batch import FinishReason, Output, Request, Times, TokenLogprobs
+from engine.block_manager import BlockTable
+
+Rank = tuple[int, float, int]
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """``tokens``: prompt and generated ids. ``computed`` of them are in the KV cache; ``scheduled`` of them will be
+    once every submitted batch has run, so ``computed <= scheduled <= len(tokens)``.
+
+    ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
+    ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
+    ``life``: counts admissions ended; what a batch returns belongs to the life in which it was scheduled.
+    """
+
+    request: Request
+    rank: Rank
+    max_tokens: int
+    table: BlockTable
+    tokens: list[int] = field(init=False)
+    status: Status = Status.WAITING
+    computed: int = 0
+    scheduled: int = 0
+    goal: int = 0
+    life: int = 0
+    last_step: int = 0
+    known_to_runner: bool = False
+    cached: int | None = None
+    prompt_done: bool = False
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    preemptions: int = 0
+    departures_seen: int = 0
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that no submitted batch computes yet."""
+        return len(self.tokens) - self.scheduled
+
+    @property
+    def decoding(self) -> bool:
+        return self.scheduled >= self.goal
+
+    @property
+    def most_tokens(self) -> int:
+        """Length that the request can reach."""
+        return len(self.request.prompt) + self.max_tokens
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """Prompt log-probabilities need every prompt position computed, once."""
+        return self.request.params.prompt_logprobs is None or self.prompt_done
+
+    def output(
+        self,
+        tokens: list[int],
+        reason: FinishReason | None,
+        logprobs: list[TokenLogprobs] | None = None,
+        prompt_logprobs: list[TokenLogprobs] | None = None,
+    ) -> Output:
+        """What the front end is told; the last one (``reason`` given) carries the times."""
+        times = Times(self.request.arrival, self.first_scheduled, self.first_token, self.last_token, self.preemptions)
+        return Output(
+            request_id=self.id,
+            tokens=tokens,
+            finish_reason=reason,
+            stop_token=tokens[-1] if reason is FinishReason.STOP else None,
+            cached_tokens=self.cached or 0,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            times=None if reason is None else times,
+        )
+
+    def accept(self, tokens: list[int], max_model_len: int) -> tuple[int, FinishReason | None]:
+        """Append sampled tokens up to the one that ends the request; return how many were kept, and why it ends."""
+        params, stop_ids = self.request.params, self.request.stop_ids
+        for count, token in enumerate(tokens, 1):
+            self.tokens.append(token)
+            if token in stop_ids and self.generated >= params.min_tokens:
+                return count, FinishReason.STOP
+            if self.generated >= self.max_tokens or len(self.tokens) >= max_model_len:
+                return count, FinishReason.LENGTH
+        return len(tokens), None
+
+    def commit(self, end: int, sampled: bool) -> None:
+        """A batch has computed the tokens before ``end``. After sampling, the KV of the last known token is always
+        missing: with rejected drafts, or no token at all, the count falls back to that."""
+        self.computed = min(end, len(self.tokens) - 1) if sampled else end
+        self.scheduled -= end - self.computed
+
+    def restart(self) -> None:
+        """Forget all computation; the tokens stay."""
+        self.status = Status.PREEMPTED
+        self.computed = self.scheduled = self.goal = 0
+        self.life += 1
+        self.preemptions += 1
+        self.known_to_runner = False
+        if not self.prompt_done:
+            self.prompt_logprobs.clear()
+
+
+class Ranked:
+    """Sequences in order of rank."""
+
+    def __init__(self) -> None:
+        self._items: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._items)
+
+    @property
+    def first(self) -> Sequence:
+        return self._items[0]
+
+    @property
+    def last(self) -> Sequence:
+        return self._items[-1]
+
+    def add(self, seq: Sequence) -> None:
+        insort(self._items, seq, key=_rank)
+
+    def remove(self, seq: Sequence) -> None:
+        index = bisect_left(self._items, seq.rank, key=_rank)
+        assert self._items[index] is seq
+        del self._items[index]
+
+
+def _rank(seq: Sequence) -> Rank:
+    return seq.rank
