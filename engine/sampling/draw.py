@@ -13,9 +13,8 @@ from torch import Tensor
 
 from engine.sampling.ranking import top
 from engine.sampling.state import State
-from engine.sampling.truncation import largest, mass_of, nucleus, share
 
-CANDIDATES = 128  # rows whose survivors are sure to be among so many best tokens are cut down to these first
+_UNIT = 2.0**32
 
 Method = Callable[[Tensor, list[State]], Tensor]
 
@@ -35,12 +34,9 @@ def choose(logits: Tensor, states: list[State]) -> Tensor:
 
 
 def _method(state: State, vocab: int) -> Method:
-    params = state.params
-    if params.greedy:
+    if state.params.greedy:
         return _take_best
-    if 0 < params.top_k < vocab:
-        return _draw_few if params.top_k <= CANDIDATES else _draw_any
-    return _draw_nucleus if params.top_p < 1 and vocab > CANDIDATES else _draw_any
+    return _draw_few if 0 < state.params.top_k < vocab else _draw_any
 
 
 def _take_best(logits: Tensor, states: list[State]) -> Tensor:
@@ -48,65 +44,77 @@ def _take_best(logits: Tensor, states: list[State]) -> Tensor:
 
 
 def _draw_few(logits: Tensor, states: list[State]) -> Tensor:
-    temperature, top_k, top_p, min_p, uniform = _columns(states, logits.device)
+    """Rows with a top_k: only their best tokens, sorted."""
+    temperature, top_k, top_p, min_p = _columns(states, logits.device)
     values, ids = top(logits, max(state.params.top_k for state in states))
     weights = _weigh(values, temperature)
     weights *= torch.arange(weights.shape[1], device=logits.device) < top_k
-    mass = mass_of(weights)
-    return _pick_sorted(weights, ids, share(mass, top_p), min_p, uniform)
-
-
-def _draw_nucleus(logits: Tensor, states: list[State]) -> Tensor:
-    temperature, _, top_p, min_p, uniform = _columns(states, logits.device)
-    weights = _weigh(logits, temperature)
-    mass = mass_of(weights)
-    target = share(mass, top_p)
-    values, ids = top(logits, CANDIDATES)
-    best = _weigh(values, temperature)
-    tokens = _pick_sorted(best, ids, target, min_p, uniform)
-    covered = (mass_of(best).sum(-1) >= target.squeeze(-1)).tolist()
-    rest = [row for row, enough in enumerate(covered) if not enough]
-    if rest:
-        index = torch.tensor(rest, device=logits.device)
-        weights, mass, target = weights[index], mass[index], target[index]
-        mass *= nucleus(weights, mass, target)
-        mass *= weights >= min_p[index].float()
-        tokens[index] = _pick(mass, uniform[index]).squeeze(-1)
-    return tokens
+    mass = _mass(weights)
+    before = mass.cumsum(-1) - mass
+    mass *= (before < _share(mass, top_p)) & (weights >= min_p.float())
+    return ids.gather(1, _pick(mass, states)).squeeze(-1)
 
 
 def _draw_any(logits: Tensor, states: list[State]) -> Tensor:
-    vocab = logits.shape[1]
-    temperature, top_k, top_p, min_p, uniform = _columns(states, logits.device)
+    """Rows without a top_k. A token drawn outside the nucleus is drawn again from those better than it: nothing of
+    the nucleus is lost by that, and no row is sorted."""
+    temperature, _, top_p, min_p = _columns(states, logits.device)
     weights = _weigh(logits, temperature)
-    if any(0 < state.params.top_k < vocab for state in states):
-        limit = torch.where((top_k > 0) & (top_k < vocab), top_k, vocab).to(torch.int64)
-        weights *= largest(weights, limit)
-    mass = mass_of(weights)
-    if any(state.params.top_p < 1 for state in states):
-        mass *= nucleus(weights, mass, share(mass, top_p))
+    mass = alive = _mass(weights)
     if any(state.params.min_p > 0 for state in states):
-        mass *= weights >= min_p.float()
-    return _pick(mass, uniform).squeeze(-1)
+        alive = mass * (weights >= min_p.float())
+    tokens = _pick(alive, states)
+    if any(state.params.top_p < 1 for state in states):
+        _redraw(tokens, weights, mass, alive, _share(mass, top_p), states)
+    return tokens.squeeze(-1)
 
 
-def _pick_sorted(weights: Tensor, ids: Tensor, target: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:
-    mass = mass_of(weights)
-    before = mass.cumsum(-1) - mass
-    mass *= (before < target) & (weights >= min_p.float())
-    return ids.gather(1, _pick(mass, uniform)).squeeze(-1)
+def _redraw(
+    tokens: Tensor, weights: Tensor, mass: Tensor, alive: Tensor, target: Tensor, states: list[State], attempt: int = 1
+) -> None:
+    """Replace those of ``tokens`` [n, 1] that have ``target`` [n, 1] or more of the ``mass`` [n, vocab] before them, in
+    the order of falling ``weights``, ties by lower id."""
+    mine = weights.gather(1, tokens)
+    before_at_most = (mass * (weights >= mine)).sum(-1, keepdim=True) - mass.gather(1, tokens)
+    doubtful = (before_at_most >= target).flatten().nonzero().flatten()
+    if not len(doubtful):
+        return
+    weights, mass, alive, mine = weights[doubtful], mass[doubtful], alive[doubtful], mine[doubtful]
+    earlier = torch.arange(weights.shape[1], device=weights.device) < tokens[doubtful]
+    better = (weights > mine) | ((weights == mine) & earlier)
+    outside = ((mass * better).sum(-1) >= target[doubtful].squeeze(-1)).nonzero().flatten()
+    if not len(outside):
+        return
+    rows = doubtful[outside]
+    states = [states[row] for row in rows.tolist()]
+    alive = alive[outside] * better[outside]
+    again = _pick(alive, states, attempt)
+    _redraw(again, weights[outside], mass[outside], alive, target[rows], states, attempt + 1)
+    tokens[rows] = again
 
 
-def _pick(mass: Tensor, uniform: Tensor) -> Tensor:
+def _pick(mass: Tensor, states: list[State], attempt: int = 0) -> Tensor:
+    uniform = torch.tensor([[state.uniform(attempt)] for state in states], dtype=torch.float64, device=mass.device)
     reached = mass.cumsum(-1)
     point = (uniform * reached[:, -1:]).to(torch.int64)  # below the total: totals are exact, uniform <= 1 - 2**-53
     return torch.searchsorted(reached, point, right=True)
 
 
 def _columns(states: list[State], device: torch.device) -> tuple[Tensor, ...]:
-    rows = [(s.params.temperature, s.params.top_k, s.params.top_p, s.params.min_p, s.uniform()) for s in states]
+    rows = [(s.params.temperature, s.params.top_k, s.params.top_p, s.params.min_p) for s in states]
     return torch.tensor(rows, dtype=torch.float64, device=device).t().unsqueeze(-1).unbind()
 
 
 def _weigh(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Probabilities relative to each row's most likely token, float32 in [0, 1]."""
     return (logits - logits.amax(-1, keepdim=True)).div_(temperature.float()).exp_()
+
+
+def _mass(weights: Tensor) -> Tensor:
+    return (weights * _UNIT).to(torch.int64)
+
+
+def _share(mass: Tensor, fraction: Tensor) -> Tensor:
+    """The mass [n, 1] that makes up ``fraction`` [n, 1] float64 of each row: at least 1, at most all."""
+    total = mass.sum(-1, keepdim=True)
+    return (fraction * total).ceil().to(torch.int64).clamp_(min=1).minimum(total)

@@ -44,10 +44,11 @@ class State:
         """Whether ``min_tokens`` still forbids the stop ids."""
         return self.step < self.params.min_tokens and bool(self.stop_ids)
 
-    def uniform(self) -> float:
-        """The draw of this step: in [0, 1), 53 bits, a function of seed and step alone (SplitMix64, started at the
-        hash of the seed, so that neighbouring seeds are unrelated)."""
-        return (_mix(_mix(self.seed + _GOLDEN) + (self.step + 1) * _GOLDEN) >> 11) / 2**53
+    def uniform(self, attempt: int = 0) -> float:
+        """A draw of this step: in [0, 1), 53 bits, a function of seed, step and attempt alone (SplitMix64, started at
+        the hash of the seed, so that neighbouring seeds are unrelated)."""
+        position = _mix(_mix(self.seed + _GOLDEN) + (self.step + 1) * _GOLDEN)
+        return (_mix(position + attempt * _GOLDEN) >> 11) / 2**53
 
 
 def penalised(params: SamplingParams) -> bool:

@@ -90,8 +90,8 @@ def test_draws_follow_the_exact_distribution(params: dict, vocab: int) -> None:
     assert_follows(torch.bincount(tokens, minlength=vocab).tolist(), exact(logits[0].tolist(), **params))
 
 
-def test_flat_nucleus_beyond_the_candidates() -> None:
-    """Half of 1,000 equal tokens is five times what the first cut holds; a peaked neighbour stays inside it."""
+def test_flat_nucleus_beside_a_peaked_one() -> None:
+    """Every second draw of 1,000 equal tokens falls outside and is drawn again; the peaked neighbour never does."""
     logits = torch.zeros(2, 1000, device=DEVICE)
     logits[1, 30] = 20.0
     sampler = Sampler(1000, DEVICE)
@@ -133,6 +133,16 @@ def test_top_p_keeps_the_token_that_crosses(params: dict) -> None:
     assert set(sampler.sample(logits, names)[0].tolist()) == {0, 1, 2}
 
 
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_top_p_stops_at_the_token_that_reaches_it_exactly(top_k: int) -> None:
+    logits = torch.tensor([[-math.inf, 1.0, 1.0, -math.inf]], device=DEVICE).expand(100, -1)
+    sampler = Sampler(4, DEVICE)
+    names = [str(i) for i in range(100)]
+    for name in names:
+        sampler.add(request(name, seed=int(name), top_p=0.5, top_k=top_k), [])
+    assert set(sampler.sample(logits, names)[0].tolist()) == {1}
+
+
 def test_H_SMP_03_seed_beside_neighbours() -> None:
     rows = [noise(1, 500, step) for step in range(12)]
     seeded = request("seeded", seed=42, temperature=1.2)
@@ -170,11 +180,12 @@ def test_H_SMP_03_preemption_changes_nothing(forgotten: bool) -> None:
 
 
 def test_nearby_seeds_and_positions_are_independent() -> None:
-    """Pairs (seed, seed + 1) and (position, position + 1) fill a 12 x 12 grid evenly."""
+    """Pairs of consecutive seeds, positions and attempts fill a 12 x 12 grid evenly."""
     for line in (
         [State.of(request("a", seed=seed), 0, None, 8).uniform() for seed in range(20_001)],
         [State.of(request("a", seed=0), step, None, 8).uniform() for step in range(20_001)],
         [State.of(request("a", seed=seed), 5, None, 8).uniform() for seed in range(-(2**63), -(2**63) + 20_001)],
+        [State.of(request("a", seed=9), 3, None, 8).uniform(attempt) for attempt in range(20_001)],
     ):
         assert all(0 <= value < 1 for value in line)
         counts = [0] * 144
@@ -202,11 +213,12 @@ def test_unseeded_requests_differ() -> None:
 
 
 @pytest.mark.parametrize("most", [2**32, 2**52 - 2**32, 2**51 + 12345])
-def test_the_extreme_draws_land_on_living_tokens(most: int) -> None:
+def test_the_extreme_draws_land_on_living_tokens(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mass = torch.tensor([[0, most, 0, 5, 0], [0, 0, 7, most, 0]], device=DEVICE)
+    states = [State.of(request("a"), 0, None, 5)] * 2
     for value, expected in ((0.0, [1, 2]), (1 - 2**-53, [3, 3])):
-        uniform = torch.full((2, 1), value, dtype=torch.float64, device=DEVICE)
-        assert draw._pick(mass, uniform).squeeze(-1).tolist() == expected
+        monkeypatch.setattr(State, "uniform", lambda state, attempt, value=value: value)
+        assert draw._pick(mass, states).squeeze(-1).tolist() == expected
 
 
 PARAMS = st.fixed_dictionaries(
