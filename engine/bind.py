@@ -30,38 +30,48 @@ def load_target(target: str) -> Callable[..., Any]:
 
 
 class Bound:
-    """``tensors``: every weight and cache of the program by name; weights that a chosen kernel packs are replaced, and
-    dropped once nobody reads the plain form. ``ops``: the vocabulary, fused ops included."""
+    """``tensors``: every weight and cache of the program by name; emptied of the weights that a chosen kernel packs and
+    nobody reads in plain form. ``ops``: the vocabulary, fused ops included."""
 
     def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], tensors: dict[str, Any]) -> None:
         self._program = plan.program
-        choices = {(row.op, row.call): row for row in plan.kernels}
-        table = {(row.op, row.name): row for row in rows}
         self._registers: dict[str, int] = {}
         self._values: list[Any] = []
-        packed: dict[tuple[str, ...], tuple[Any, ...]] = {}
+        choices = {(row.op, row.call): row for row in plan.kernels}
+        table = {(row.op, row.name): row for row in rows}
+        steps: list[tuple[Kernel | None, Callable[..., Any], Call]] = []
         plain: set[str] = set()
-        steps: list[tuple[Callable[..., Any], tuple[str, ...], Call]] = []
         for call in self._program.calls:
             choice = choices[call.op, describe(call, input_specs(self._program, call))]
             row = table.get((call.op, choice.chosen))
+            steps.append((row, load_target(row.target) if row else ops[call.op].reference, call))
+            spots = ops[call.op].weights if row and row.pack else ()
+            plain.update(name for at, name in enumerate(call.inputs) if at not in spots)
+        bound = []
+        for row, function, call in steps:
             inputs = call.inputs
-            if row is not None and row.pack:
-                spots = [at for at in ops[call.op].weights if at < len(inputs)]
-                key = (row.op, row.name, *(inputs[at] for at in spots))
-                if key not in packed:
-                    packed[key] = load_target(row.pack)(tuple(tensors[inputs[at]] for at in spots), call.attributes)
-                names = list(inputs)
-                for at, tensor in zip(spots, packed[key], strict=True):
-                    names[at] = f"{inputs[at]}|{row.op}|{row.name}"
-                    self._set(names[at], tensor)
-                inputs = tuple(names)
-            plain.update(inputs)
-            steps.append((load_target(choice.target) if choice.target else ops[call.op].reference, inputs, call))
-        for name in list(tensors):
-            if name in plain:
-                self._set(name, tensors[name])
-        self._steps = self._compile(steps)
+            if row and row.pack:
+                inputs = self._pack(row, call, [at for at in ops[call.op].weights if at < len(inputs)], tensors, plain)
+            bound.append((function, inputs, call))
+        for name, tensor in tensors.items():
+            self._set(name, tensor)
+        self._steps = self._compile(bound)
+
+    def _pack(
+        self, row: Kernel, call: Call, spots: list[int], tensors: dict[str, Any], plain: set[str]
+    ) -> tuple[str, ...]:
+        """The call's inputs with packed weights in place of plain ones, which go as soon as nobody reads them."""
+        names = list(call.inputs)
+        weights = [names[at] for at in spots]
+        for at in spots:
+            names[at] = "|".join((row.op, row.name, *weights, str(at)))
+        if spots and names[spots[0]] not in self._registers:
+            packed = load_target(row.pack)(tuple(tensors[name] for name in weights), call.attributes)
+            for at, tensor in zip(spots, packed, strict=True):
+                self._set(names[at], tensor)
+            for name in set(weights) - plain:
+                del tensors[name]
+        return tuple(names)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Execute once. ``inputs``: a tensor for every program input; returns the named outputs."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.bind import Bound
 from engine.errors import UserError
 from engine.first_touch import first_touch
 from engine.fusion import RULES, all_ops
@@ -17,12 +16,12 @@ from engine.memory import Space, activation_bytes, kv_space
 from engine.phases import Phases
 from engine.plan import Observations, plan_for
 from engine.plan_values import Given, Plan
-from engine.runner import Runner
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
 from platforms.contract import DeviceError, FusionRule, PlatformPlugin, Runtime
 
 if TYPE_CHECKING:
+    from engine.runner import Runner
     from engine.weights.checkpoint import Checkpoint
 
 
@@ -79,6 +78,9 @@ def start_worker(
         with _as_user_error():
             tensors.update(make_caches(program, space.blocks, runtime))
     with phases("bind"):
+        from engine.bind import Bound
+        from engine.runner import Runner
+
         bound = Bound(plan, ops, rows, tensors)
     del tensors
     return Worker(runtime, plan, Runner(bound, program, checkpoint.config.vocab_size, runtime), space)

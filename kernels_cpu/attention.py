@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -20,16 +22,21 @@ def attention(
     window: int | None,
 ) -> torch.Tensor:
     """As the op. The query heads that share a KV head are rows of one product, so nothing is repeated in memory."""
-    out = torch.zeros_like(q)
-    new = starts.diff()
-    decodes = (new == 1).nonzero().flatten()
-    if len(decodes):
-        rows = starts[decodes].long()
-        out[rows] = _decode(q[rows], cache, blocks[decodes], lengths[decodes], kv_heads, head_dim, scale, window)
     edges, sizes = starts.tolist(), lengths.tolist()
-    for request in (new > 1).nonzero().flatten().tolist():
-        span = slice(edges[request], edges[request + 1])
-        out[span] = _prompt(q[span], cache, blocks[request], sizes[request], kv_heads, head_dim, scale, window)
+    new = [after - before for before, after in itertools.pairwise(edges)]
+    if len(new) == len(q) and max(new) == 1 == min(new):
+        return _decode(q, cache, blocks, lengths, sizes, kv_heads, head_dim, scale, window)
+    out = torch.zeros_like(q)
+    decodes = [request for request, count in enumerate(new) if count == 1]
+    if decodes:
+        at = torch.tensor(decodes)
+        rows = starts[at].long()
+        longest = [sizes[request] for request in decodes]
+        out[rows] = _decode(q[rows], cache, blocks[at], lengths[at], longest, kv_heads, head_dim, scale, window)
+    for request, count in enumerate(new):
+        if count > 1:
+            span = slice(edges[request], edges[request + 1])
+            out[span] = _prompt(q[span], cache, blocks[request], sizes[request], kv_heads, head_dim, scale, window)
     return out
 
 
@@ -38,20 +45,25 @@ def _decode(
     cache: torch.Tensor,
     blocks: torch.Tensor,
     lengths: torch.Tensor,
+    sizes: list[int],
     kv_heads: int,
     head_dim: int,
     scale: float,
     window: int | None,
 ) -> torch.Tensor:
-    longest = int(lengths.max())
-    width = -(-longest // cache.shape[2])
-    k, v = cache[:, blocks[:, :width].long()].flatten(2, 3)[:, :, :longest].transpose(2, 3)
-    places = torch.arange(longest)
-    seen = places < lengths[:, None]
-    if window is not None:
-        seen &= places >= lengths[:, None] - window
-    query = q.view(len(q), kv_heads, -1, head_dim)
-    return scaled_dot_product_attention(query, k, v, attn_mask=seen[:, None, None, :], scale=scale).reshape(len(q), -1)
+    count, longest, page = len(q), max(sizes), cache.shape[2]
+    width = -(-longest // page)
+    found = cache.index_select(1, blocks[:, :width].reshape(-1))
+    k, v = found.view(2, count, width * page, kv_heads, head_dim)[:, :, :longest].transpose(2, 3)
+    seen = None
+    if window is not None or min(sizes) < longest:
+        places = torch.arange(longest)
+        seen = places < lengths[:, None]
+        if window is not None:
+            seen &= places >= lengths[:, None] - window
+        seen = seen[:, None, None, :]
+    query = q.reshape(count, kv_heads, -1, head_dim)
+    return scaled_dot_product_attention(query, k, v, attn_mask=seen, scale=scale).reshape(count, -1)
 
 
 def _prompt(
@@ -65,8 +77,8 @@ def _prompt(
     window: int | None,
 ) -> torch.Tensor:
     new, width = len(q), -(-length // cache.shape[2])
-    k, v = cache[:, blocks[:width].long()].flatten(1, 2)[:, :length].transpose(1, 2)
-    query = q.view(new, -1, head_dim).transpose(0, 1)
+    k, v = cache.index_select(1, blocks[:width]).flatten(1, 2)[:, :length].transpose(1, 2)
+    query = q.reshape(new, -1, head_dim).transpose(0, 1)
     whole = new == length and window is None
     mask = None
     if not whole:

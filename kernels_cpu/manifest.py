@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from platforms.contract import FusionOffer, Kernel, always, fact
 
-_ANY_FLOAT = fact("call_dtype", lambda dtype: dtype in ("float32", "bfloat16", "float16"), "a floating type")
+_FLOATING = fact("call_dtype", lambda dtype: dtype in ("float32", "bfloat16", "float16"), "a floating type")
+_SINGLE = fact("call_dtype", lambda dtype: dtype == "float32", "float32")
+
+
+def _row(op: str, name: str, module: str, **more: object) -> Kernel:
+    return Kernel(op, name, f"kernels_cpu.{module}:{op}", priority=10, **more)  # type: ignore[arg-type]
+
 
 KERNELS: tuple[Kernel, ...] = (
-    Kernel("attention", "torch_grouped", "kernels_cpu.attention:attention", accepts=_ANY_FLOAT, priority=10),
-    Kernel("rotary_kv_write", "torch_inplace", "kernels_cpu.rotary:rotary_kv_write", accepts=_ANY_FLOAT, priority=10),
+    _row("attention", "torch_grouped", "attention", accepts=_FLOATING),
+    _row("linear", "torch_transposed", "linear", accepts=_FLOATING, pack="kernels_cpu.linear:pack"),
+    _row("rms_norm", "torch_fused", "norm", accepts=_SINGLE),
+    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_FLOATING),
 )
 
 OFFERS: tuple[FusionOffer, ...] = (FusionOffer("fuse_rope_kvcache", always("one pass over keys instead of two")),)
