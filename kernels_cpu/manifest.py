@@ -17,6 +17,7 @@ KERNELS: tuple[Kernel, ...] = (
     _row("linear", "torch_transposed", "linear", accepts=_FLOATING, pack="kernels_cpu.linear:pack"),
     _row("rms_norm", "torch_fused", "norm", accepts=_SINGLE),
     _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_FLOATING),
+    _row("silu_and_mul", "torch_inplace", "activation", accepts=_SINGLE),
 )
 
 OFFERS: tuple[FusionOffer, ...] = (FusionOffer("fuse_rope_kvcache", always("one pass over keys instead of two")),)

@@ -1,4 +1,4 @@
-"""Rotation of queries and keys, the keys straight into the cache."""
+"""Rotation of queries and keys, the keys straight into the cache. A small op costs its dispatch, so there are few."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ def rotary_kv_write(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the fused op: q and k are turned in one pass; only q comes back, k and v are in the cache."""
     heads = torch.cat((q, k), dim=-1).view(len(q), -1, head_dim)
-    half = table.shape[-1] // 2
-    cos, sin = table[:, None, :half], table[:, None, half:]
-    first, second = heads[..., :half].to(torch.float32), heads[..., half : 2 * half].to(torch.float32)
-    turned = torch.empty_like(heads, dtype=torch.float32)
-    torch.mul(first, cos, out=turned[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=turned[..., half : 2 * half]).addcmul_(first, sin)
-    turned[..., 2 * half :] = heads[..., 2 * half :]
+    width = table.shape[-1]
+    turning = heads if width == head_dim else heads[..., :width]
+    if turning.dtype != torch.float32:
+        turning = turning.to(torch.float32)
+    cos, sin = table.unsqueeze(1).chunk(2, dim=-1)
+    first, second = turning.chunk(2, dim=-1)
+    turned = torch.empty_like(turning)
+    low, high = turned.chunk(2, dim=-1)
+    torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=high).addcmul_(first, sin)
+    if turned.dtype != q.dtype:
+        turned = turned.to(q.dtype)
+    if width != head_dim:
+        turned = torch.cat((turned, heads[..., width:]), dim=-1)
     queries = q.shape[-1] // head_dim
     keys, values = turned[:, queries:], v.reshape(len(v), -1, head_dim)
-    if bool((slots < 0).any()):
+    if int(slots.min()) < 0:
         kept = slots >= 0
         slots, keys, values = slots[kept], keys[kept], values[kept]
-    flat = cache.view(2, -1, *cache.shape[3:])
-    flat[0].index_copy_(0, slots, keys.to(cache.dtype))
-    flat[1].index_copy_(0, slots, values.to(cache.dtype))
-    return turned[:, :queries].to(q.dtype).flatten(-2), cache
+    if cache.dtype != q.dtype:
+        keys, values = keys.to(cache.dtype), values.to(cache.dtype)
+    key_cache, value_cache = cache.view(2, -1, *cache.shape[3:]).unbind(0)
+    key_cache.index_copy_(0, slots, keys)
+    value_cache.index_copy_(0, slots, values)
+    return turned[:, :queries].flatten(-2), cache
