@@ -16,7 +16,7 @@ import msgspec
 
 from engine.core_process import Arguments, main
 from engine.errors import EngineDeadError, UserError
-from engine.messages import FromCore, Hello, ToCore
+from engine.messages import FromCore, Hello, Stop, ToCore
 
 if TYPE_CHECKING:
     from engine.plan_values import Given
@@ -56,7 +56,12 @@ class CoreProcess:
             target=main, args=(Arguments(address, given, factory, bound),), name="engine-core"
         )
         try:
-            self._process.start()
+            # The child inherits the mask: what comes before it ignores these signals must not end it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+            try:
+                self._process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except BaseException:
             self._give_back()
             raise
@@ -96,7 +101,7 @@ class CoreProcess:
             return
         try:
             if not self._ended.is_set():
-                self._process.terminate()
+                self.send(Stop())
                 await asyncio.wait_for(self._ended.wait(), timeout)
         except TimeoutError:
             pass

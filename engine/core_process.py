@@ -12,11 +12,25 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.batch import Output
 from engine.errors import RequestError, UserError
-from engine.messages import Abort, Add, Failed, FromCore, Hello, Outputs, Ping, Pong, Progress, Ready, Rejected, ToCore
+from engine.messages import (
+    Abort,
+    Add,
+    Failed,
+    FromCore,
+    Hello,
+    Outputs,
+    Ping,
+    Pong,
+    Progress,
+    Ready,
+    Rejected,
+    Stop,
+    ToCore,
+)
 
 if TYPE_CHECKING:
     import zmq
@@ -42,13 +56,16 @@ class Arguments(NamedTuple):
 
 
 def main(arguments: Arguments) -> None:
-    """Open a core, say ``Ready``, serve until SIGTERM or until the parent is gone.
+    """Open a core, say ``Ready``, serve until ``Stop`` or until the parent is gone.
 
-    Exits with 0 on SIGTERM, with 2 after a ``UserError`` at the start and with 1 after any other failure; both of
-    these send ``Failed`` first. SIGINT is left to the parent, which a terminal sends it to as well.
+    SIGINT and SIGTERM, which a terminal or a supervisor sends to the whole group, are left to the parent: it drains
+    what is under way before it says ``Stop``. Exits with 0 on ``Stop``, with 2 after a ``UserError`` at the start and
+    with 1 after any other failure; both of these send ``Failed`` first.
     """
     die_with_parent(arguments.bound)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     import zmq
 
     context = zmq.Context()
@@ -89,9 +106,9 @@ def _run(arguments: Arguments, link: _Link) -> int:
     core = None
     try:
         core = _open(arguments, lambda text: link.send(Progress(text)))
-        signal.signal(signal.SIGTERM, _terminate)
         link.send(Ready(core.info))
         _serve(core, link)
+        return 0
     except UserError as error:
         link.send(Failed(str(error), user=core is None))
         return EXIT_FAILED if core else EXIT_USER_ERROR
@@ -108,10 +125,6 @@ def _open(arguments: Arguments, report: Callable[[str], None]) -> EngineCore:
     module, _, attribute = arguments.factory.partition(":")
     core: EngineCore = getattr(importlib.import_module(module), attribute)(arguments.given, report)
     return core
-
-
-def _terminate(number: int, frame: Any) -> NoReturn:
-    sys.exit(0)
 
 
 class _Link:
@@ -141,7 +154,7 @@ class _Link:
                 log.warning("passed over a message that cannot be read: %s", error)
 
 
-def _serve(core: EngineCore, link: _Link) -> NoReturn:
+def _serve(core: EngineCore, link: _Link) -> None:
     while True:
         message = link.receive(block=not core.has_unfinished())
         outputs: list[Output] | None = None
@@ -153,6 +166,8 @@ def _serve(core: EngineCore, link: _Link) -> NoReturn:
                     outputs = (outputs or []) + core.abort(ids)
                 case Ping(number):
                     link.send(Pong(number))
+                case Stop():
+                    return
             message = link.receive(block=False)
         if core.has_unfinished():
             outputs = (outputs or []) + core.step()

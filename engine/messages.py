@@ -22,6 +22,10 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """End now; what is under way is dropped."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The first word of the core process; both ends are connected."""
 
@@ -63,5 +67,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     user: bool = False
 
 
-ToCore = Add | Abort | Ping
+ToCore = Add | Abort | Ping | Stop
 FromCore = Hello | Progress | Ready | Outputs | Rejected | Pong | Failed
