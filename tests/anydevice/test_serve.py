@@ -23,7 +23,8 @@ WORDS = ["river", "stone", "lamp", "cloud", "seven", "under", "copper", "window"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    with live_server("--max-model-len", "2048", "--kv-cache-memory-bytes", "1G", environment={"COLUMNS": "200"}) as found:
+    sizes = ("--max-model-len", "2048", "--kv-cache-memory-bytes", "1G")
+    with live_server(*sizes, environment={"COLUMNS": "200"}) as found:
         yield found
 
 
