@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,10 +20,17 @@ import httpx
 class LiveServer:
     """``url`` once it is ready; ``output`` so far, both streams; ``seconds`` from start to ready."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        command: list[str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.begin = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine", "serve", "--port", "0", *arguments],
+            command or [sys.executable, "-m", "engine", "serve", "--port", "0", *arguments],
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
