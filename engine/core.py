@@ -24,9 +24,15 @@ from platforms.discovery import PlatformError, select, summarise
 
 class EngineCore:
     """``given``: what users asked for, by canonical key. ``report`` is told each start-up phase when it begins.
+    ``offline``: no server in front, so that platforms may prefer throughput over waiting times.
     Raises ``UserError`` for everything a user can cause."""
 
-    def __init__(self, given: Mapping[str, Given], report: Callable[[str], None] = lambda phase: None) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Given],
+        report: Callable[[str], None] = lambda phase: None,
+        offline: bool = False,
+    ) -> None:
         phases = Phases(report)
         _refuse_parallel(given)
         with phases("read model"):
@@ -42,7 +48,7 @@ class EngineCore:
                     f"--platform {selection.requested} describes a device that is not here; nothing can be served "
                     "on it. Use `engine explain` to plan for it, or --platform auto to serve."
                 )
-        self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases)
+        self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases, offline)
         plan, space = self._worker.plan, self._worker.space
         self._scheduler = Scheduler(
             SchedulerConfig(
@@ -78,7 +84,7 @@ class EngineCore:
             num_blocks=space.blocks,
             block_size=plan["cache.block_size"],
             plan_hash=plan.hash,
-            summary=[("", row.label, row.value, row.reason) for row in rows],
+            summary=[(row.label, row.value, row.reason) for row in rows],
             phases=phases.seconds,
             warnings=list(plan.warnings),
         )

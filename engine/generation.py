@@ -28,7 +28,7 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class CoreInfo(msgspec.Struct, frozen=True):
-    """What a started core tells its front end. ``summary``: rows (section, item, value, reason) of the start-up
+    """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
     table. ``phases``: seconds per start-up phase, in order."""
 
     model_name: str
@@ -39,6 +39,6 @@ class CoreInfo(msgspec.Struct, frozen=True):
     num_blocks: int
     block_size: int
     plan_hash: str
-    summary: list[tuple[str, str, str, str]]
+    summary: list[tuple[str, str, str]]
     phases: list[tuple[str, float]]
     warnings: list[str]

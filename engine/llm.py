@@ -22,6 +22,7 @@ from engine.streams import MergedDelta
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
+    from engine.plan_values import Plan
     from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class LLM:
 
         given = from_environment(os.environ) | from_keywords(model=model, **settings)
         template = _read_template(value_of(given, "model.chat_template"))
-        core = EngineCore(given)
+        core = EngineCore(given, offline=True)
         try:
             self._set_up(core, load_tokenizer(Path(core.info.model_path)), template)
         except BaseException:
@@ -111,6 +112,11 @@ class LLM:
             except RequestError as error:
                 raise at_prompt(index, error) from None
         return self._run(prompts, sampling_params, use_tqdm, None)
+
+    @property
+    def plan(self) -> Plan:
+        """Every decision about this model on this device, with origins and reasons."""
+        return self._open_core().plan
 
     def get_tokenizer(self) -> Tokenizer:
         return self._tokenizer

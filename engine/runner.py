@@ -102,29 +102,31 @@ class Runner:
         return max(0, min(work.start + len(work.tokens), len(request.prompt) - 1) - work.start)
 
     def _inputs(self, work: list[Work]) -> dict[str, Any]:
-        page = self._pages[0]
         ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
         starts, lengths = [0], []
-        tables = [item.blocks[0] for item in work]
-        for item, table in zip(work, tables, strict=True):
-            end = item.start + len(item.tokens)
+        for item in work:
             ids += item.tokens
-            positions += range(item.start, end)
-            slots += [table[p // page] * page + p % page for p in range(item.start, end)]
+            positions += range(item.start, item.start + len(item.tokens))
             starts.append(len(ids))
-            lengths.append(end)
-        width = max(map(len, tables))
-        padded = [table + [0] * (width - len(table)) for table in tables]
-        return {
+            lengths.append(item.start + len(item.tokens))
+        inputs = {
             "ids": self._tensor(ids),
             "positions": self._tensor(positions),
-            "slots": self._tensor(slots),
-            "blocks": self._tensor(padded, torch.int32),
             "starts": self._tensor(starts, torch.int32),
             "lengths": self._tensor(lengths, torch.int32),
         }
+        for group, page in enumerate(self._pages):
+            tables = [item.blocks[group] for item in work]
+            width = max(map(len, tables))
+            slots = [
+                table[at // page] * page + at % page
+                for item, table in zip(work, tables, strict=True)
+                for at in range(item.start, item.start + len(item.tokens))
+            ]
+            inputs[f"slots.{group}"] = self._tensor(slots)
+            inputs[f"blocks.{group}"] = self._tensor([row + [0] * (width - len(row)) for row in tables], torch.int32)
+        return inputs
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(self._runtime.device, non_blocking=True)

@@ -47,7 +47,12 @@ def _as_user_error() -> Iterator[None]:
 
 
 def start_worker(
-    plugin: PlatformPlugin, index: int, checkpoint: Checkpoint, given: Mapping[str, Given], phases: Phases
+    plugin: PlatformPlugin,
+    index: int,
+    checkpoint: Checkpoint,
+    given: Mapping[str, Given],
+    phases: Phases,
+    offline: bool,
 ) -> Worker:
     """Raises ``UserError`` where the device does not open, the plan refuses, or memory does not suffice."""
     with phases("open device"), _as_user_error():
@@ -55,10 +60,11 @@ def start_worker(
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
     with phases("plan"):
-        plan = plan_for(plugin, runtime.profile, checkpoint.config, given, environment=os.environ)
+        subject = (plugin, runtime.profile, checkpoint.config, given)
+        plan = plan_for(*subject, environment=os.environ, offline=offline)
         refused = first_touch(plan, ops, rows, runtime, cache_root() / "first_touch")
         if refused:
-            plan = plan_for(plugin, runtime.profile, checkpoint.config, given, Observations(refused), os.environ)
+            plan = plan_for(*subject, Observations(refused), os.environ, offline)
     program = plan.program
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:

@@ -102,7 +102,7 @@ class ScriptedCore:
             num_blocks=64,
             block_size=16,
             plan_hash="0",
-            summary=[("model", "name", "script", "a test")],
+            summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],
             warnings=[],
         )

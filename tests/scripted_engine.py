@@ -244,7 +244,7 @@ def serving(
             num_blocks=64,
             block_size=16,
             plan_hash="0123456789abcdef",
-            summary=[("", "platform", "toy", "a test"), ("", "level", "-O2", ""), ("", "graph mode", "NONE", "")],
+            summary=[("platform", "toy", "a test"), ("level", "-O2", ""), ("graph mode", "NONE", "")],
             phases=[("open", 0.0)],
             warnings=[],
         )

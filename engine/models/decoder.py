@@ -8,15 +8,15 @@ from engine.program import CacheSpec, Program
 
 
 def decoder(model: ModelConfig, dtype: str, page: int, cache_dtype: str = "") -> Program:
-    """Inputs: ids, positions [tokens] int64; slots [tokens] int64; blocks [requests, blocks] int32; starts
-    [requests + 1] int32; lengths [requests] int32; rows [rows] int64. Outputs: hidden [tokens, hidden_size],
-    logits [rows, vocab_size]. ``dtype``: of weights and activations; ``page``: tokens per KV block."""
+    """Inputs: ids, positions [tokens] int64; per cache group n slots.n [tokens] int64 and blocks.n [requests, blocks]
+    int32; starts [requests + 1] int32; lengths [requests] int32; rows [rows] int64. Outputs: hidden [tokens,
+    hidden_size], logits [rows, vocab_size]. ``dtype``: of weights and activations; ``page``: tokens per KV block."""
     draft = Draft()
     ids = draft.input("ids", "int64", "tokens")
     positions = draft.input("positions", "int64", "tokens")
     step = [
-        draft.input("slots", "int64", "tokens"),
-        draft.input("blocks", "int32", "requests", "blocks"),
+        draft.input("slots.0", "int64", "tokens"),
+        draft.input("blocks.0", "int32", "requests", "blocks"),
         draft.input("starts", "int32", "requests+1"),
         draft.input("lengths", "int32", "requests"),
     ]

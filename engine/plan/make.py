@@ -69,11 +69,14 @@ def plan_for(
     given: Mapping[str, Given],
     observations: Observations | None = None,
     environment: Mapping[str, str] | None = None,
+    offline: bool = False,
 ) -> Plan:
-    """``make_plan`` with a plugin's tables. ``environment``: variables that the plugin's aliases turn into facts."""
+    """``make_plan`` with a plugin's tables. ``environment``: variables that the plugin's aliases turn into facts.
+    ``offline``: no server in front."""
     names = plugin.aliases()
     words = {fact: environment[name] for name, fact in names.items() if environment and name in environment}
-    return make_plan(profile, {**words, **model_facts(model)}, given, Tables.of(plugin), observations or Observations())
+    facts = {**words, **model_facts(model), "offline": offline}
+    return make_plan(profile, facts, given, Tables.of(plugin), observations or Observations())
 
 
 def make_plan(

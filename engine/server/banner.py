@@ -48,7 +48,7 @@ def start_table(info: CoreInfo, seconds: Sequence[tuple[str, float]], width: int
     def paint(column: int, text: str) -> str:
         return (BOLD, "", DIM)[column]
 
-    rows = [(item or section, value, reason) for section, item, value, reason in info.summary]
+    rows = list(info.summary)
     told = {text for row in rows for text in row}
     rows += [("warning", "", text) for text in info.warnings if text not in told]
     phases = ", ".join(f"{name} {spent:.1f}" for name, spent in seconds)

@@ -71,5 +71,5 @@ class _Twice:
 
 def _value(info: CoreInfo, item: str) -> str:
     """The first word of the start-up table's row ``item``: what follows a colon is about it."""
-    found = next((value for _, name, value, _ in info.summary if name == item), "")
+    found = next((value for name, value, _ in info.summary if name == item), "")
     return found.partition(":")[0]

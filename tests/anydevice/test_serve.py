@@ -18,6 +18,7 @@ import pytest
 
 from tests.live_server import LiveServer, live_server
 
+pytestmark = pytest.mark.timeout(900)
 WORDS = ["river", "stone", "lamp", "cloud", "seven", "under", "copper", "window", "garden", "early", "silver", "bread"]
 
 

@@ -23,6 +23,7 @@ PROMPTS = (
     "<|im_start|>user\nWhat is gravity?<|im_end|>\n<|im_start|>assistant\n",
 )
 LENGTH = 64
+pytestmark = pytest.mark.timeout(1200)
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
 PAGE_BYTES = 30 * 16 * 3 * (64 + 64) * 4
 
@@ -42,7 +43,7 @@ def run(prompts: list[list[int]], params: SamplingParams = GREEDY, **settings: o
     settings = {"model": str(builtin_gguf()), "dtype": "float32", "max_model_len": 512, **settings}
     with LLM(**settings) as llm:
         found = [result.outputs[0].token_ids for result in llm.generate(prompts, params, use_tqdm=False)]
-        plan = llm._core.plan
+        plan = llm.plan
     return [list(ids) for ids in found], plan
 
 

@@ -19,7 +19,7 @@ from engine.server.metrics import Metrics
 INFO = CoreInfo(
     model_name="m", model_path="/m", vocab_size=10, max_model_len=1000, max_num_seqs=4, num_blocks=7, block_size=16,
     plan_hash="abc",
-    summary=[("", "platform", "toy: T1", "why"), ("", "level", "-O2", ""), ("", "graph mode", "NONE", "")],
+    summary=[("platform", "toy: T1", "why"), ("level", "-O2", ""), ("graph mode", "NONE", "")],
     phases=[], warnings=[],
 )  # fmt: skip
 IDLE = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
