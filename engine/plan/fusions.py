@@ -10,7 +10,7 @@ from engine.fusion import RULES, UNAVAILABLE, rewrite
 from engine.levels import FUSIONS, LEVELS, USER_ONLY
 from engine.plan.kernels import REFERENCE, Chooser, describe, input_specs
 from engine.plan.ledger import Ledger
-from engine.plan_values import FusionReport
+from engine.plan_values import Decision, FusionReport
 from engine.program import Program
 from platforms.contract import FusionOffer, FusionRule, Verdict
 
@@ -34,39 +34,40 @@ def fuse(
         rules.setdefault(rule.name, []).append(rule)
     reports = []
     for name, variants in rules.items():
-        wish, origin, why = _wish(name, variants, level, ledger)
+        wish = _wish(name, variants, level, ledger)
         verdict = _eligible(name, variants, offers, chooser)
         matched = 0
-        if wish and verdict:
+        if wish.value and verdict:
             program, matched, verdict = _apply(program, variants, chooser, verdict)
-        if wish and not verdict and ledger.user(PREFIX + name):
+        asked = bool(wish.value) and ledger.user(PREFIX + name) is not None
+        if asked and not verdict:
             raise UserError(
                 f"{ledger.asked(PREFIX + name)} cannot be served: {verdict.reason}. Drop the flag, or see "
                 "`engine explain` for what each fusion needs."
             )
-        reason = verdict.reason if wish or not verdict else why
-        if wish and verdict and not matched:
+        reason = verdict.reason if wish.value or not verdict else wish.reason
+        if wish.value and verdict and not matched:
             reason = f"no match in the program; {verdict.reason}"
-            if ledger.user(PREFIX + name):
+            if asked:
                 ledger.warnings.append(
                     f"{ledger.asked(PREFIX + name)} matched nothing: this model's program has no "
                     f"{' + '.join(_words(variants))}."
                 )
-        reports.append(FusionReport(name, wish, origin, bool(verdict), matched, reason))
-        ledger.set(PREFIX + name, wish and bool(verdict), origin, why if not wish else reason)
+        reports.append(FusionReport(name, bool(wish.value), wish.origin, bool(verdict), matched, reason))
+        on = bool(wish.value and verdict)
+        ledger.settle(Decision(wish.key, on, wish.origin, reason if wish.value else wish.reason))
     return program, tuple(reports)
 
 
-def _wish(name: str, variants: list[FusionRule], level: int, ledger: Ledger) -> tuple[bool, str, str]:
-    asked = ledger.user(PREFIX + name)
-    if asked is not None:
-        return asked, ledger.origin(PREFIX + name), "asked for" if asked else "switched off"
+def _wish(name: str, variants: list[FusionRule], level: int, ledger: Ledger) -> Decision:
     lowest = variants[0].level if variants else UNAVAILABLE[name][0]
     if lowest is None:
         why = variants[0].why_not_default if variants else USER_ONLY.get(name, "")
-        return False, "level", "only a user turns it on" + (f": {why}" if why else "")
-    reached = LEVELS[level].rules
-    return lowest <= reached, "level", f"-O{lowest} and above turn it on" if lowest > reached else f"-O{lowest} reached"
+        return ledger.wish(PREFIX + name, False, "level", "only a user turns it on" + (f": {why}" if why else ""))
+    reached = lowest <= LEVELS[level].rules
+    return ledger.wish(
+        PREFIX + name, reached, "level", f"-O{lowest} {'reached' if reached else 'and above turn it on'}"
+    )
 
 
 def _eligible(name: str, variants: list[FusionRule], offers: Mapping[str, FusionOffer], chooser: Chooser) -> Verdict:
@@ -80,17 +81,26 @@ def _eligible(name: str, variants: list[FusionRule], offers: Mapping[str, Fusion
 def _apply(
     program: Program, variants: list[FusionRule], chooser: Chooser, verdict: Verdict
 ) -> tuple[Program, int, Verdict]:
-    total = 0
+    total, refusal = 0, None
     for rule in variants:
         candidate, matched = rewrite(program, rule, chooser.ops)
-        fused = [call for call in candidate.calls if call.op == rule.op]
-        for call in {describe(call, input_specs(candidate, call)): call for call in fused}.values():
-            choice = chooser.choose(call, input_specs(candidate, call))
-            if choice.chosen == REFERENCE:
-                said = "; ".join(f"{row}: {v.reason}" for row, v in choice.considered if not v)
-                return program, total, Verdict(False, f"no kernel for {rule.op}: {said or choice.reason}")
-        program, total = candidate, total + matched
-    return program, total, verdict
+        missing = _without_kernel(candidate, rule, chooser)
+        if missing is not None:
+            refusal = missing
+        else:
+            program, total = candidate, total + matched
+    return program, total, refusal if refusal is not None and not total else verdict
+
+
+def _without_kernel(program: Program, rule: FusionRule, chooser: Chooser) -> Verdict | None:
+    """Why a fused call of the rule would be left to its reference, if one would."""
+    fused = [call for call in program.calls if call.op == rule.op]
+    for call in {describe(call, input_specs(program, call)): call for call in fused}.values():
+        choice = chooser.choose(call, input_specs(program, call))
+        if choice.chosen == REFERENCE:
+            said = "; ".join(f"{row}: {verdict.reason}" for row, verdict in choice.considered if not verdict)
+            return Verdict(False, f"no kernel for {rule.op}: {said or choice.reason}")
+    return None
 
 
 def _words(variants: list[FusionRule]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.ops import OPS, Op, Spec
-from engine.plan_values import KernelChoice
+from engine.plan_values import KernelChoice, digest
 from engine.program import Call, Program
 from platforms.contract import DeviceProfile, Facts, Kernel, Verdict
 
@@ -126,8 +126,11 @@ def call_facts(specs: tuple[Spec, ...]) -> dict[str, Any]:
 def describe(call: Call, specs: tuple[Spec, ...]) -> str:
     """One line that tells kinds of calls apart: types of the inputs, short attributes."""
     tensors = " ".join(f"{spec.dtype}[{','.join(map(str, spec.shape))}]" for spec in specs)
-    rest = " ".join(
-        f"{name}={value if not isinstance(value, tuple) or len(value) < 5 else f'({len(value)} values)'}"
-        for name, value in sorted(call.attributes.items())
-    )
+    rest = " ".join(f"{name}={_short(value)}" for name, value in sorted(call.attributes.items()))
     return f"{tensors} {rest}".strip()
+
+
+def _short(value: object) -> str:
+    if isinstance(value, tuple) and len(value) > 4:
+        return f"({len(value)} values, {digest(value)[:6]})"
+    return str(value)

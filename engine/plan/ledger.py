@@ -10,6 +10,8 @@ from engine.errors import UserError
 from engine.plan_values import Decision, Given
 from platforms.contract import Setting
 
+AUTO = "auto"
+
 
 class Ledger:
     """Collects decisions; each key is decided once. ``given``: what users asked for; ``settings``: what the platform
@@ -18,21 +20,14 @@ class Ledger:
     def __init__(self, given: Mapping[str, Given], settings: tuple[Setting, ...]) -> None:
         self._given = given
         self._settings = {row.key: row for row in settings}
+        self._taken: dict[str, Decision] = {}
         self.decisions: dict[str, Decision] = {}
         self.warnings: list[str] = []
 
     def user(self, key: str) -> Any:
-        """The user's value, or ``None``."""
+        """The user's value, or ``None``; ``auto`` is no wish."""
         row = self._given.get(key)
-        return None if row is None else row.value
-
-    def origin(self, key: str) -> str:
-        """Who asked for it."""
-        return self._given[key].origin
-
-    def setting(self, key: str) -> Setting | None:
-        """What the platform would rather have, if the user said nothing."""
-        return self._settings.get(key) if self.user(key) is None else None
+        return None if row is None or row.value == AUTO else row.value
 
     def asked(self, key: str) -> str:
         """How a message names what the user asked for: the flag, its value and where it came from."""
@@ -40,23 +35,40 @@ class Ledger:
         flag = BY_KEY[key].flag if key in BY_KEY else f"--{key}"
         return f"{flag}={row.value} ({row.origin})"
 
-    def decide(self, key: str, fallback: Any = None, origin: str = "default", reason: str = "") -> Any:
-        """User, then platform, then ``fallback`` with its ``origin`` and ``reason``. Returns the value."""
+    def wish(self, key: str, fallback: Any = None, origin: str = "default", reason: str = "") -> Decision:
+        """User, then platform, then ``fallback`` with its ``origin`` and ``reason``; nothing is decided yet."""
         if self.user(key) is not None:
             row = self._given[key]
-            return self.set(key, row.value, row.origin, "asked for")
+            self._settings.pop(key, None)
+            return Decision(key, row.value, row.origin, "asked for")
         if key in self._settings:
-            setting = self._settings[key]
-            return self.set(key, setting.value, "platform", setting.reason)
+            setting = self._settings.pop(key)
+            self._taken[key] = Decision(key, setting.value, "platform", setting.reason)
+        if key in self._taken:
+            return self._taken[key]
         if fallback is None and key in BY_KEY:
             fallback = BY_KEY[key].default
-        return self.set(key, fallback, origin, reason or "default")
+            fallback = None if fallback == AUTO else fallback
+        return Decision(key, fallback, origin, reason or "default")
 
-    def set(self, key: str, value: Any, origin: str, reason: str) -> Any:
-        if key in self.decisions:
-            raise ValueError(f"{key} is decided already; a plan decides each key once")
-        self.decisions[key] = Decision(key, value, origin, reason)
-        return value
+    def rank(self, decision: Decision) -> int:
+        """Precedence of where a value came from: level and default 0, platform 1, user 2."""
+        return 2 if self.user(decision.key) is not None else int(decision.origin == "platform")
+
+    def decide(self, key: str, fallback: Any = None, origin: str = "default", reason: str = "") -> Any:
+        """``wish``, and settle it. Returns the value."""
+        return self.settle(self.wish(key, fallback, origin, reason))
+
+    def settle(self, decision: Decision) -> Any:
+        """Record a decision. Returns its value."""
+        if decision.key in self.decisions:
+            raise ValueError(f"{decision.key} is decided already; a plan decides each key once")
+        self.decisions[decision.key] = decision
+        return decision.value
+
+    def unused(self) -> list[str]:
+        """Keys of platform settings that nobody asked for."""
+        return sorted(self._settings)
 
     def limit(self, key: str, bound: int, what: str, adjust: Callable[[int, int], int] = min) -> int:
         """Hold a decided number to a bound: a user's value outside it is refused, another one follows the bound."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.config.fields import BY_KEY
@@ -16,10 +16,17 @@ from engine.plan import sizes
 from engine.plan.fusions import check_names, fuse
 from engine.plan.kernels import Chooser, choose_all
 from engine.plan.ledger import Ledger
-from engine.plan_values import Given, Plan, digest
+from engine.plan_values import Decision, Given, Plan, digest
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Setting, Verdict
 
 NO_BACKEND = Verdict(False, "no backend offered")
+PIECE_KEYS = (
+    "compilation.backend",
+    "compilation.splitting_ops",
+    "compilation.compile_sizes",
+    "compilation.compile_ranges_endpoints",
+    "compilation.debug_dump_path",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +110,14 @@ def make_plan(
     check_names(ledger, extra, config)
 
     ledger.decide("optimization_level", number, reason=level.purpose)
-    eager = ledger.decide("enforce_eager")
-    requested_mode, requested_graphs = sizes.requested(ledger, level, eager)
-    mode = _served(ledger, "compilation.mode", requested_mode, tables.compiler, eager, number)
+    eager = ledger.wish("enforce_eager")
+    ledger.settle(eager)
+    wanted_mode, wanted_graphs = sizes.requested(ledger, level, eager)
+    mode = _served(ledger, wanted_mode, tables.compiler)
     backend = ledger.decide("compilation.backend", "inductor", reason="the code generator of torch.compile")
     generated = mode != "NONE" and backend == "inductor"
-    ledger.decide(
-        "compilation.custom_ops",
-        ["none" if generated else "all"],
-        "derived",
-        "a code generator compiles the pieces" if generated else "no code generator compiles the pieces",
-    )
-    base = tuple(ledger.decisions["compilation.custom_ops"].value)
+    why = "a code generator compiles the pieces" if generated else "no code generator compiles the pieces"
+    base = tuple(ledger.decide("compilation.custom_ops", ["none" if generated else "all"], "derived", why))
     if not {"all", "none"} & set(base):
         base = ("none" if generated else "all", *base)
     dtype = sizes.decide_dtype(ledger, profile, model)
@@ -122,7 +125,8 @@ def make_plan(
     sizes.decide_scheduler(ledger, model)
     for key in ("kernels", "kernel_pins", *(key for key in BY_KEY if key.startswith("parallel."))):
         ledger.decide(key)
-    ledger.decide("kernel_config.autotune", level.defaults["kernel_config.autotune"], "level", f"-O{number}")
+    tuned = level.defaults["kernel_config.autotune"]
+    ledger.decide("kernel_config.autotune", tuned, "level", f"-O{number}; no kernel here tunes itself yet")
     facts = {
         **facts,
         "dtype": dtype,
@@ -143,28 +147,51 @@ def make_plan(
         ledger.decisions["kernels"].value == "reference",
     )
     chooser.check_pins()
+    _check_operations(ledger, base, chooser)
+    plain = {row.op for row in choose_all(program, chooser) if row.target}
+    chooser = replace(chooser, facts={**facts, "native_ops": frozenset(plain)})
     offers = {row.rule: row for row in tables.fusions if isinstance(row, FusionOffer)}
     program, fusions = fuse(program, number, ledger, offers, extra, chooser)
     kernels = choose_all(program, chooser)
-    graphs = _served(ledger, "compilation.graph_mode", requested_graphs, tables.graphs, eager, number)
+    graphs = _served(ledger, wanted_graphs, tables.graphs)
     sizes.decide_captures(ledger, graphs)
-    for key in ("compilation.splitting_ops", "compilation.compile_sizes", "compilation.compile_ranges_endpoints"):
-        ledger.decide(key, [], "derived", f"mode {mode}: nothing is compiled" if mode == "NONE" else "default")
-    ledger.decide("compilation.debug_dump_path")
+    _decide_pieces(ledger, mode, tables.compiler)
+    ledger.warnings += [
+        f"the platform's setting {key} is none of this engine's, and not used" for key in ledger.unused()
+    ]
     plan = Plan(profile, ledger.decisions, kernels, fusions, program, tuple(ledger.warnings))
-    body = {**plan.to_json(), "profile": profile.to_json(), "model": repr(model)}
-    return Plan(profile, ledger.decisions, kernels, fusions, program, tuple(ledger.warnings), digest(body))
+    deciding = {name: profile.to_json()[name] for name in ("features", "limits", "libraries", "family")}
+    return replace(plan, hash=digest({**plan.to_json(), "profile": deciding, "model": repr(model)}))
 
 
-def _served(ledger: Ledger, key: str, wanted: str, backend: Verdict, eager: bool, level: int) -> str:
+def _served(ledger: Ledger, wanted: Decision, backend: Verdict) -> str:
     """The mode that a backend can serve: an explicit one or an exit, a default one or NONE with the reason."""
-    if wanted == "NONE" or backend:
-        origin = "command line" if eager else "level"
-        reason = "enforce_eager" if eager else f"-O{level}"
-        return ledger.decide(key, wanted, origin, reason)
+    key = wanted.key
+    if wanted.value == "NONE" or backend:
+        return ledger.settle(wanted)
     if ledger.user(key) is not None:
         raise UserError(
             f"{ledger.asked(key)} cannot be served: {backend.reason}. Use {BY_KEY[key].flag}=NONE, or drop "
             "the flag to take what the device offers."
         )
-    return ledger.set(key, "NONE", "derived", f"-O{level} asks for {wanted}; {backend.reason}")
+    return ledger.settle(Decision(key, "NONE", "derived", f"{wanted.reason} asks for {wanted.value}; {backend.reason}"))
+
+
+def _decide_pieces(ledger: Ledger, mode: str, compiler: Verdict) -> None:
+    """Settings that act on compiled pieces only. Raises ``UserError`` where one was given and no compiler is there;
+    where a user chose to compile nothing, a warning says that it has no effect."""
+    for key in PIECE_KEYS:
+        if mode == "NONE" and ledger.user(key) is not None:
+            if not compiler and key != "compilation.debug_dump_path" and ledger.user("compilation.mode") is None:
+                raise UserError(f"{ledger.asked(key)} cannot be served: nothing is compiled ({compiler.reason}).")
+            ledger.warnings.append(f"{ledger.asked(key)} has no effect: nothing is compiled.")
+        if key not in ledger.decisions:
+            empty: list[str] | None = None if key == "compilation.debug_dump_path" else []
+            ledger.decide(key, empty, "derived", "nothing is compiled" if mode == "NONE" else "default")
+
+
+def _check_operations(ledger: Ledger, custom_ops: tuple[str, ...], chooser: Chooser) -> None:
+    unknown = [name for name in custom_ops if name[1:] not in chooser.ops and name not in ("all", "none")]
+    if unknown:
+        have = ", ".join(sorted(chooser.ops))
+        ledger.warnings.append(f"custom_ops names {', '.join(unknown)}: no such op; this engine has {have}")

@@ -7,61 +7,56 @@ from engine.levels import Level
 from engine.models.config import ModelConfig
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
 from engine.plan.ledger import Ledger
+from engine.plan_values import Decision
 from platforms.contract import DeviceProfile
 
 DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
 PIECEWISE_GRAPHS = ("PIECEWISE", "FULL_AND_PIECEWISE")
 
 
-def requested(ledger: Ledger, level: Level, eager: bool) -> tuple[str, str]:
-    """Compile mode and graph mode asked for, before the device is asked. Raises ``UserError`` naming both flags where
-    two explicit ones contradict each other."""
+def requested(ledger: Ledger, level: Level, eager: Decision) -> tuple[Decision, Decision]:
+    """Compile mode and graph mode asked for, before the device is asked. Where one rules the other out, the one of
+    higher precedence stands. Raises ``UserError`` naming both flags where two explicit ones contradict each other."""
     keys = ("compilation.mode", "compilation.graph_mode")
-    asked = [ledger.user(key) for key in keys]
-    if eager:
-        for key, value in zip(keys, asked, strict=True):
-            if value not in (None, "NONE"):
-                raise UserError(f"--enforce-eager and {ledger.asked(key)} contradict each other; drop one of them.")
-        return "NONE", "NONE"
-    mode, graphs = (value or level.defaults[key] for key, value in zip(keys, asked, strict=True))
-    if mode != "PIECEWISE" and graphs in PIECEWISE_GRAPHS:
-        if None not in asked:
-            raise UserError(
-                f"{ledger.asked(keys[1])} needs compiled pieces, and {ledger.asked(keys[0])} makes none; "
-                "use -cc.mode=PIECEWISE, or a graph mode without pieces."
-            )
-        if asked[0] is not None:
-            graphs = "FULL_DECODE_ONLY" if graphs == "FULL_AND_PIECEWISE" else "NONE"
-        else:
-            mode = "PIECEWISE"
-    return mode, graphs
+    if eager.value:
+        for key in keys:
+            if ledger.user(key) not in (None, "NONE"):
+                raise UserError(
+                    f"{ledger.asked('enforce_eager')} and {ledger.asked(key)} contradict each other; drop one."
+                )
+            ledger.wish(key)
+        mode, graphs = (Decision(key, "NONE", eager.origin, "enforce_eager") for key in keys)
+        return mode, graphs
+    mode, graphs = (ledger.wish(key, level.defaults[key], "level", f"-O{level.number}") for key in keys)
+    if mode.value == "PIECEWISE" or graphs.value not in PIECEWISE_GRAPHS:
+        return mode, graphs
+    if ledger.rank(mode) == ledger.rank(graphs) == 2:
+        raise UserError(
+            f"{ledger.asked(keys[1])} needs compiled pieces, and {ledger.asked(keys[0])} makes none; "
+            "use -cc.mode=PIECEWISE, or a graph mode without pieces."
+        )
+    if ledger.rank(graphs) > ledger.rank(mode):
+        return Decision(keys[0], "PIECEWISE", "derived", f"graph mode {graphs.value} needs compiled pieces"), graphs
+    rest = "FULL_DECODE_ONLY" if graphs.value == "FULL_AND_PIECEWISE" else "NONE"
+    return mode, Decision(keys[1], rest, "derived", f"{graphs.value}, but mode {mode.value} makes no pieces")
 
 
 def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> str:
     """Type of weights and activations. Raises ``UserError`` for a type the device has no arithmetic for."""
     key = "model.dtype"
-    asked = ledger.user(key)
-    if asked not in (None, "auto"):
-        if f"dtype.{asked}" not in profile.features and f"dtype.{asked}.emulated" not in profile.features:
-            have = ", ".join(sorted(name[6:] for name in profile.features if name.startswith("dtype.")))
-            raise UserError(
-                f"{ledger.asked(key)} cannot be served: {profile.product or profile.arch} computes in {have}."
-            )
-        return ledger.decide(key)
-    setting = ledger.setting(key)
-    if setting is not None:
-        return ledger.set(key, setting.value, "platform", setting.reason)
-    if f"dtype.{model.dtype}" in profile.features:
-        return ledger.set(key, model.dtype, "default", "the checkpoint's own type")
-    return ledger.set(key, "float32", "derived", f"the device has no {model.dtype} arithmetic")
+    wish = ledger.wish(key, model.dtype, "default", "the checkpoint's own type")
+    native, emulated = (f"dtype.{wish.value}{more}" in profile.features for more in ("", ".emulated"))
+    if ledger.user(key) is not None and not (native or emulated):
+        have = ", ".join(sorted(name[6:] for name in profile.features if name.startswith("dtype.")))
+        raise UserError(f"{ledger.asked(key)} cannot be served: {profile.product or profile.arch} computes in {have}.")
+    if wish.origin == "default" and not native:
+        wish = Decision(key, "float32", "derived", f"the device has no {wish.value} arithmetic")
+    return ledger.settle(wish)
 
 
 def decide_cache(ledger: Ledger, dtype: str) -> None:
     ledger.decide("cache.block_size", DEFAULT_BLOCK)
-    if ledger.user("cache.kv_cache_dtype") in (None, "auto"):
-        ledger.set("cache.kv_cache_dtype", dtype, "derived", "auto: as the activations")
-    else:
-        ledger.decide("cache.kv_cache_dtype")
+    ledger.decide("cache.kv_cache_dtype", dtype, "derived", "auto: as the activations")
     for key in ("cache.gpu_memory_utilization", "cache.enable_prefix_caching"):
         ledger.decide(key)
     ledger.decide("cache.kv_cache_memory_bytes", None, "default", "what the share leaves")
@@ -69,14 +64,9 @@ def decide_cache(ledger: Ledger, dtype: str) -> None:
 
 def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
     """Raises ``UserError`` naming two flags that contradict each other."""
-    length = ledger.user("scheduler.max_model_len")
-    if length in (None, "auto"):
-        ledger.set("scheduler.max_model_len", model.max_position, "default", "the model's own limit")
-    else:
-        ledger.decide("scheduler.max_model_len")
-        ledger.limit(
-            "scheduler.max_model_len", model.max_position, f"the model was made for {model.max_position} positions"
-        )
+    ledger.decide("scheduler.max_model_len", model.max_position, "default", "the model's own limit")
+    bound = f"the model was made for {model.max_position} positions"
+    ledger.limit("scheduler.max_model_len", model.max_position, bound)
     limit = ledger.decisions["scheduler.max_model_len"].value
     chunked = ledger.decide("scheduler.enable_chunked_prefill")
     ledger.decide("scheduler.policy")
@@ -101,7 +91,7 @@ def decide_captures(ledger: Ledger, graphs: str) -> None:
     tokens, seqs = (ledger.decisions[f"scheduler.{name}"].value for name in ("max_num_batched_tokens", "max_num_seqs"))
     sizes, maximum = ledger.user("compilation.capture_sizes"), ledger.user("compilation.max_capture_size")
     idle = f"graph mode {graphs}: none is captured" if graphs == "NONE" else ""
-    cap = ledger.setting("compilation.capture_cap")
+    cap = ledger.wish("compilation.capture_cap", DEFAULT_CAP).value
     for key, size in [("compilation.max_capture_size", maximum), ("compilation.capture_sizes", max(sizes or [0]))]:
         if size and size > tokens:
             raise UserError(
@@ -115,15 +105,12 @@ def decide_captures(ledger: Ledger, graphs: str) -> None:
         )
     if idle and (sizes or maximum):
         ledger.warnings.append(f"capture sizes were given, but nothing is captured: {idle}.")
-    found = sorted(set(sizes)) if sizes else capture_sizes(seqs, tokens, maximum, cap.value if cap else DEFAULT_CAP)
+    found = sorted(set(sizes)) if sizes else capture_sizes(seqs, tokens, maximum, cap)
+    given = ledger.wish("compilation.capture_sizes" if sizes else "compilation.max_capture_size")
     if sizes or maximum:
-        origin = ledger.origin("compilation.capture_sizes" if sizes else "compilation.max_capture_size")
-        ledger.set("compilation.capture_sizes", found, origin, idle or "asked for")
+        chosen = Decision("compilation.capture_sizes", found, given.origin, idle or "asked for")
     else:
-        ledger.set("compilation.capture_sizes", [] if idle else found, "derived", idle or "from max_num_seqs")
-    ledger.set(
-        "compilation.max_capture_size",
-        max(ledger.decisions["compilation.capture_sizes"].value, default=0),
-        "derived",
-        idle or "the largest capture size",
-    )
+        chosen = Decision("compilation.capture_sizes", [] if idle else found, "derived", idle or "from max_num_seqs")
+    ledger.settle(chosen)
+    largest = max(chosen.value, default=0)
+    ledger.settle(Decision("compilation.max_capture_size", largest, "derived", idle or "the largest capture size"))

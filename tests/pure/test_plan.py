@@ -184,7 +184,7 @@ def test_H_OPT_05_eager_changes_mode_and_graph_mode_and_nothing_else():
 
 
 def test_eager_with_an_explicit_mode_is_refused_naming_both():
-    with pytest.raises(UserError, match=r"--enforce-eager and .*mode"):
+    with pytest.raises(UserError, match=r"--enforce-eager=True.* and .*mode"):
         plan(BACKENDS, enforce_eager=True, compilation__mode="PIECEWISE")
 
 
@@ -236,6 +236,76 @@ def test_a_dtype_without_arithmetic_is_refused_or_for_a_default_replaced():
     found = plan(model=dataclasses.replace(MODEL, dtype="bfloat16"))
     assert found["model.dtype"] == "float32"
     assert "no bfloat16" in found.decisions["model.dtype"].reason
+
+
+def setting(key, value):
+    return dataclasses.replace(BACKENDS, settings=lambda profile, facts, level: (Setting(key, value, "platform says"),))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compilation.mode", "NONE"),
+        ("compilation.graph_mode", "PIECEWISE"),
+        ("cache.kv_cache_dtype", "float16"),
+        ("scheduler.max_model_len", 128),
+        ("model.dtype", "float16"),
+        ("compilation.pass_config.fuse_rope_kvcache", False),
+        ("kernel_config.autotune", False),
+    ],
+)
+def test_a_platform_setting_of_any_key_is_honoured(key, value):
+    row = plan(setting(key, value)).decisions[key]
+    assert (row.value, row.origin) == (value, "platform")
+
+
+def test_eager_wins_over_a_platform_setting_and_keeps_its_own_origin():
+    from engine.plan import make_plan, model_facts
+
+    config = {"enforce_eager": Given(True, "environment")}
+    tables = setting("compilation.graph_mode", "FULL")
+    row = make_plan(DEVICE, model_facts(MODEL), config, tables, Observations()).decisions["compilation.graph_mode"]
+    assert (row.value, row.origin) == ("NONE", "environment")
+
+
+def test_a_value_that_follows_from_another_says_so():
+    row = plan(BACKENDS, compilation__mode="NONE").decisions["compilation.graph_mode"]
+    assert (row.value, row.origin) == ("FULL_DECODE_ONLY", "derived")
+    row = plan(BACKENDS, optimization_level=0, compilation__graph_mode="PIECEWISE").decisions["compilation.mode"]
+    assert (row.value, row.origin) == ("PIECEWISE", "derived")
+
+
+def test_a_platform_setting_nobody_knows_is_a_warning():
+    assert any("cache.blok_size" in line for line in plan(setting("cache.blok_size", 4)).warnings)
+
+
+def test_settings_of_pieces_are_refused_without_a_compiler_and_idle_by_choice():
+    for key, value in (("backend", "inductor"), ("compile_sizes", [4]), ("splitting_ops", ["attention"])):
+        with pytest.raises(UserError, match="nothing is compiled"):
+            plan(**{f"compilation__{key}": value})
+        found = plan(compilation__mode="NONE", **{f"compilation__{key}": value})
+        assert any(key in line and "no effect" in line for line in found.warnings)
+
+
+def test_custom_ops_of_an_op_that_does_not_exist_is_a_warning():
+    assert any("+nonsense" in line for line in plan(compilation__custom_ops=["all", "+nonsense"]).warnings)
+
+
+def test_fusion_predicates_see_which_ops_have_a_native_row():
+    seen = []
+
+    def when(profile, facts):
+        seen.append(facts["native_ops"])
+        return Verdict(True, "seen")
+
+    plan(Tables((ROPE_ROW, Kernel("rms_norm", "fast", "a:b")), (FusionOffer("fuse_rope_kvcache", when),)))
+    assert seen == [frozenset({"rms_norm"})]
+
+
+def test_the_hash_follows_what_decides_and_not_the_card():
+    other = dataclasses.replace(DEVICE, memory_bytes=1, evidence={"x": "y"})
+    assert plan(profile=other).hash == plan().hash
+    assert plan(profile=dataclasses.replace(DEVICE, limits={"threads": 3})).hash != plan().hash
 
 
 def test_every_decision_has_an_origin_and_a_reason_and_json_is_stable():
