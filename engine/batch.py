@@ -58,7 +58,22 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        return sum(len(work.tokens) for work in self.work)
+        return sum(self.query_lengths)
+
+    @property
+    def requests(self) -> int:
+        return len(self.work)
+
+    @property
+    def query_lengths(self) -> list[int]:
+        """Tokens computed of each request, in the order of ``work``."""
+        return [len(work.tokens) for work in self.work]
+
+    @property
+    def uniform(self) -> int | None:
+        """The query length if all requests have the same; ``None`` if not, or without work."""
+        lengths = set(self.query_lengths)
+        return lengths.pop() if len(lengths) == 1 else None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
