@@ -102,11 +102,12 @@ class Sequence:
         )
 
     def accept(self, tokens: list[int], max_model_len: int) -> tuple[int, FinishReason | None]:
-        """Append sampled tokens up to the one that ends the request; return how many were kept, and why it ends."""
+        """Append sampled tokens up to the one that ends the request; return how many were kept, and why it ends.
+        A stop id ends it from token ``min_tokens`` + 1 on, as a stop string does."""
         params, stop_ids = self.request.params, self.request.stop_ids
         for count, token in enumerate(tokens, 1):
             self.tokens.append(token)
-            if token in stop_ids and self.generated >= params.min_tokens:
+            if token in stop_ids and self.generated > params.min_tokens:
                 return count, FinishReason.STOP
             if self.generated >= self.max_tokens or len(self.tokens) >= max_model_len:
                 return count, FinishReason.LENGTH

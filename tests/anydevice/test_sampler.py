@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import sampler as sampler_module
-from engine.batch import Request, TokenLogprobs
+from engine.batch import FinishReason, Request, TokenLogprobs
+from engine.block_manager import BlockManager
 from engine.errors import RequestError
 from engine.sampler import Sampler
 from engine.sampling.penalties import Penalties
 from engine.sampling.ranking import top
 from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence
 
 DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -273,3 +275,14 @@ def test_inside_and_outside_of_inference_mode() -> None:
 def test_no_requests() -> None:
     tokens, logprobs = Sampler(8, DEVICE).sample(torch.zeros(0, 8, device=DEVICE), [])
     assert tokens.shape == (0,) and logprobs == []
+
+
+@pytest.mark.parametrize("least", [0, 1, 3])
+def test_mask_and_end_agree_on_min_tokens(least: int) -> None:
+    """The sampler holds a stop id back for exactly as long as the scheduler would pass it over."""
+    each = request(temperature=0, stop_ids={1}, min_tokens=least, max_tokens=9)
+    tokens = run([torch.tensor([[1.0, 3.0, 2.0]], device=DEVICE)] * 9, each)[0]
+    sequence = Sequence(each, (0, 0.0, 0), 9, BlockManager(4, 16).new_table(b""))
+    assert sequence.accept(tokens, 64) == (least + 1, FinishReason.STOP)
+    offered = Sequence(each, (0, 0.0, 0), 9, BlockManager(4, 16).new_table(b""))
+    assert offered.accept([1] * 9, 64) == (least + 1, FinishReason.STOP)

@@ -52,7 +52,7 @@ def expected(request: Request, max_model_len: int) -> tuple[list[int], FinishRea
         token = next_token(history)
         history.append(token)
         tokens.append(token)
-        if token in request.stop_ids and len(tokens) >= request.params.min_tokens:
+        if token in request.stop_ids and len(tokens) > request.params.min_tokens:
             return tokens, FinishReason.STOP
     return tokens, FinishReason.LENGTH
 

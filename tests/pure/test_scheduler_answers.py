@@ -42,9 +42,9 @@ def test_stop_goes_before_length():
 def test_stop_ids_do_not_count_before_min_tokens():
     every = frozenset(range(100))
     last, tokens, _ = last_output(make_request("r", 3, max_tokens=9, stop_ids=every, min_tokens=5))
-    assert len(tokens) == 5 and last.finish_reason is FinishReason.STOP
+    assert len(tokens) == 6 and last.finish_reason is FinishReason.STOP
     last, tokens, _ = last_output(make_request("r", 3, max_tokens=4, stop_ids=every, min_tokens=4))
-    assert len(tokens) == 4 and last.finish_reason is FinishReason.STOP
+    assert len(tokens) == 4 and last.finish_reason is FinishReason.LENGTH
 
 
 def test_length():
