@@ -6,11 +6,11 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from engine.batch import Output, Request, TokenLogprobs
-from engine.errors import EngineDeadError, RequestError, UserError
+from engine.chat_template import read_template
+from engine.errors import EngineDeadError, RequestError
 from engine.generation import Delta
 from engine.generation_bar import generation_bar
 from engine.interrupt import deferred_interrupt
@@ -40,15 +40,14 @@ class LLM:
         from engine.config.sources import from_environment, from_keywords, value_of
         from engine.core import EngineCore
         from engine.tokenizer import load_tokenizer
+        from engine.weights.checkpoint import find_gguf
+        from engine.weights.resolve import resolve_model
 
         given = from_environment(os.environ) | from_keywords(model=model, **settings)
-        template = _read_template(value_of(given, "model.chat_template"))
-        core = EngineCore(given, offline=True)
-        try:
-            self._set_up(core, load_tokenizer(Path(core.info.model_path)), template)
-        except BaseException:
-            core.close()
-            raise
+        template = read_template(value_of(given, "model.chat_template"))
+        path = resolve_model(value_of(given, "model.name")).path
+        tokenizer = load_tokenizer(find_gguf(path) or path)
+        self._set_up(EngineCore(given, offline=True), tokenizer, template)
 
     @classmethod
     def over(cls, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None = None) -> Self:
@@ -270,13 +269,3 @@ def _completion(delta: Delta, tokenizer: Tokenizer) -> CompletionOutput:
         finish_reason=None if delta.finish_reason is None else str(delta.finish_reason),
         stop_reason=delta.stop_reason,
     )
-
-
-def _read_template(given: str | None) -> str | None:
-    """The text of a template that is given as text or as a file."""
-    if given is None or not os.path.isfile(given):
-        return given
-    try:
-        return Path(given).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(f"the chat template {given} cannot be read: {error}") from error

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
-from engine.errors import UserError
 from engine.server.banner import StartLine, ready_lines, show, start_table
 from engine.server.listen import url
 from engine.server.metrics import Metrics
@@ -66,20 +64,6 @@ async def start_engine(given: dict[str, Given], state: ServerState, listener: so
         )
     )
     return engine
-
-
-def read_template(given: str | None) -> str | None:
-    """The text of ``--chat-template``: a file's, or the value itself if it is a template. Raises ``UserError``."""
-    if given is None:
-        return None
-    if os.path.isfile(given):
-        try:
-            return Path(given).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--chat-template {given}: cannot be read: {error}") from error
-    if "{" in given or "\n" in given:
-        return given
-    raise UserError(f"--chat-template {given}: there is no such file, and it is no template (it has no '{{')")
 
 
 async def _tick(line: StartLine) -> None:

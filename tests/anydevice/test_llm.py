@@ -16,9 +16,10 @@ import pytest
 
 import engine
 from engine import LLM, SamplingParams
-from engine.errors import EngineDeadError, RequestError
+from engine.errors import EngineDeadError, RequestError, UserError
 from engine.generation_bar import generation_bar
 from engine.interrupt import deferred_interrupt
+from tests.checkpoints import builtin_gguf
 from tests.scripted_core import BEGIN, ScriptedCore, ToyTokenizer, script
 
 ROOT = Path(__file__).parents[2]
@@ -165,6 +166,45 @@ def test_a_failing_engine_says_so_and_stays_dead():
         with pytest.raises(EngineDeadError, match="RuntimeError: the script is over"):
             llm.generate("x", SamplingParams(max_tokens=50))
     assert core.closed
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Cores that ``LLM`` opens; each plays a script."""
+    cores = []
+
+    def open_core(given, offline):
+        cores.append(ScriptedCore(script()))
+        return cores[-1]
+
+    monkeypatch.setattr("engine.core.EngineCore", open_core)
+    return cores
+
+
+def test_a_folder_with_one_gguf(tmp_path, opened):
+    (tmp_path / "model.gguf").symlink_to(builtin_gguf())
+    with LLM(str(tmp_path)) as llm:
+        assert len(opened) == 1 and llm.get_tokenizer().vocab_size == 49152
+
+
+def test_a_tokenizer_that_cannot_be_read_costs_no_start(tmp_path, opened):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="tokenizer.json is needed"):
+        LLM(str(tmp_path))
+    assert opened == []
+
+
+def test_a_chat_template_is_a_file_or_a_template_as_in_serve(tmp_path, opened):
+    with pytest.raises(UserError, match=r"missing\.jinja: there is no such file"):
+        LLM(chat_template="missing.jinja")
+    assert opened == []
+    (tmp_path / "own.jinja").write_text("file {{ messages[0].content }}")
+    for template in (str(tmp_path / "own.jinja"), "file {{ messages[0].content }}"):
+        with LLM(chat_template=template) as llm:
+            own = llm._chat_template
+            prompt = llm.get_tokenizer().render_chat([{"role": "user", "content": "x"}], chat_template=own)
+            assert prompt == "file x"
 
 
 def test_close():
