@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from platforms.contract import FusionOffer, Kernel, always, fact
+from platforms.contract import DeviceProfile, Facts, FusionOffer, Kernel, Predicate, Verdict, always
 
-_FLOATING = fact("call_dtype", lambda dtype: dtype in ("float32", "bfloat16", "float16"), "a floating type")
-_SINGLE = fact("call_dtype", lambda dtype: dtype == "float32", "float32")
+_FLOATING = ("float32", "bfloat16", "float16")
+
+
+def _floats(*known: str, alike: bool) -> Predicate:
+    """Every floating input has one of the ``known`` types; ``alike``: all of them the same one."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = sorted({name for name in facts.get("call_dtypes", ()) if "float" in name})
+        text = f"floating inputs are {' and '.join(found) or 'none'}"
+        if not found or not set(found) <= set(known):
+            return Verdict(False, f"{text}, needs {' or '.join(known)}")
+        if alike and len(found) > 1:
+            return Verdict(False, f"{text}, needs one type for all")
+        return Verdict(True, text)
+
+    return check
+
+
+_ALIKE, _MIXED, _SINGLE = (
+    _floats(*_FLOATING, alike=True),
+    _floats(*_FLOATING, alike=False),
+    _floats("float32", alike=True),
+)
 
 
 def _row(op: str, name: str, module: str, **more: object) -> Kernel:
@@ -13,10 +34,10 @@ def _row(op: str, name: str, module: str, **more: object) -> Kernel:
 
 
 KERNELS: tuple[Kernel, ...] = (
-    _row("attention", "torch_grouped", "attention", accepts=_FLOATING),
-    _row("linear", "torch_transposed", "linear", accepts=_FLOATING, pack="kernels_cpu.linear:pack"),
+    _row("attention", "torch_grouped", "attention", accepts=_ALIKE, graph_safe=False),
+    _row("linear", "torch_transposed", "linear", accepts=_ALIKE, pack="kernels_cpu.linear:pack"),
     _row("rms_norm", "torch_fused", "norm", accepts=_SINGLE),
-    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_FLOATING),
+    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_MIXED, graph_safe=False),
     _row("silu_and_mul", "torch_inplace", "activation", accepts=_SINGLE),
 )
 

@@ -1,13 +1,20 @@
 """Every row of the active platform that says yes against the op's reference, over the op's cases."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import kernels_cpu
+from engine import LLM, SamplingParams
 from engine.bind import load_target
 from engine.fusion import RULES, all_ops
 from engine.ops import Spec
 from engine.plan.kernels import call_facts
+from kernels_cpu.manifest import KERNELS
 from platforms.discovery import select
+from tests.checkpoints import hf_config, random_weights, write_hf
+from tests.word_tokenizer import write_word_tokenizer
 
 SELECTION = select("auto")
 OPS = all_ops(RULES)
@@ -61,7 +68,7 @@ def test_attention_of_decodes_and_prompts_in_one_step_ignores_what_lies_past_eac
     q = torch.randn(int(new.sum()), heads * dim)
     settings = dict(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=0.3, window=window)
     found = []
-    for filler in (0.0, 1e4):
+    for filler in (0.0, float("nan")):
         dirty = cache.clone()
         for table, length in zip(blocks.tolist(), lengths.tolist(), strict=True):
             for place in range(length, 5 * page):
@@ -70,3 +77,42 @@ def test_attention_of_decodes_and_prompts_in_one_step_ignores_what_lies_past_eac
         truth = op.reference(q.double(), dirty.double(), blocks, starts, lengths, **settings)
         torch.testing.assert_close(found[-1].double(), truth, rtol=1e-4, atol=2e-5)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_attention_of_decodes_of_equal_length_ignores_the_rest_of_their_last_block(window):
+    op, row = OPS["attention"], next(row for row in SELECTION.plugin.kernels() if row.op == "attention")
+    cache = torch.randn(2, 6, 4, 2, 8)
+    blocks = torch.randperm(6).to(torch.int32).view(2, 3)
+    cache[:, blocks[:, 2].long(), 1:] = float("nan")
+    starts, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, 1, 2], [9, 9]))
+    q, settings = torch.randn(2, 32), dict(heads=4, kv_heads=2, head_dim=8, scale=0.3, window=window)
+    before = cache.clone()
+    found = load_target(row.target)(q, cache, blocks, starts, lengths, **settings)
+    truth = op.reference(q.double(), cache.double(), blocks, starts, lengths, **settings)
+    torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(cache, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_cache_of_another_type_than_the_activations_is_served(tmp_path):
+    config = hf_config("llama")
+    write_hf(tmp_path, config, random_weights(config, seed=5))
+    write_word_tokenizer(tmp_path, config["vocab_size"])
+    settings = dict(model=str(tmp_path), dtype="float32", kv_cache_dtype="bfloat16", max_model_len=64)
+    with LLM(**settings, kv_cache_memory_bytes=1 << 20) as llm:
+        params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+        results = llm.generate([[3, 4, 5], [6] * 9], params, use_tqdm=False)
+        choices = {row.op: row for row in llm.plan.kernels}
+    assert [len(result.outputs[0].token_ids) for result in results] == [5, 5]
+    if SELECTION.profile.platform == "cpu":
+        assert choices["rotary_kv_write"].chosen == "torch_inplace"
+        assert choices["attention"].chosen == "reference"
+        ((_, verdict),) = choices["attention"].considered
+        assert verdict.reason == "floating inputs are bfloat16 and float32, needs one type for all"
+
+
+def test_rows_that_read_tensors_on_the_host_may_not_be_captured():
+    folder = Path(kernels_cpu.__path__[0])
+    for row in KERNELS:
+        text = (folder / f"{row.target.split(':')[0].split('.')[1]}.py").read_text()
+        assert row.graph_safe == (".tolist()" not in text and "int(slots" not in text), row.name
