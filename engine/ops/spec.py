@@ -76,6 +76,9 @@ class Op:
 
 
 ROUNDING = {"float64": (1e-12, 1e-12), "float32": (2e-5, 1e-5), "float16": (4e-3, 2e-3), "bfloat16": (3e-2, 1e-2)}
+ONCE = {"float64": (2**-52, 0.0), "float32": (2**-23, 0.0), "float16": (2**-10, 0.0), "bfloat16": (2**-7, 0.0)}
+"""One rounding of an exact result: twice half a unit in the last place."""
+
 EXACT = dict.fromkeys(ROUNDING, (0.0, 0.0))
 
 

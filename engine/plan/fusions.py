@@ -47,7 +47,7 @@ def fuse(
             )
         reason = verdict.reason if wish.value or not verdict else wish.reason
         if wish.value and verdict and not matched:
-            reason = f"no match in the program; {verdict.reason}"
+            reason = f"no match: the program has no {' + '.join(_words(variants))}"
             if asked:
                 ledger.warnings.append(
                     f"{ledger.asked(PREFIX + name)} matched nothing: this model's program has no "

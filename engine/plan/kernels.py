@@ -70,7 +70,8 @@ class Chooser:
         if not allowed:
             return made(None, allowed.reason)
         if not willing:
-            return made(None, "no row says yes" if considered else "the platform has no row for it")
+            said = "; ".join(f"{name}: {verdict.reason}" for name, verdict in considered)
+            return made(None, said or "the platform has no row for it")
         if len(willing) > 1 and willing[0].priority == willing[1].priority:
             raise UserError(
                 f"kernels {willing[0].name} and {willing[1].name} of {call.op} share priority "

@@ -20,6 +20,7 @@ from engine.plan_values import Decision, Given, Plan, digest
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Setting, Verdict
 
 NO_BACKEND = Verdict(False, "no backend offered")
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 PIECE_KEYS = (
     "compilation.backend",
     "compilation.splitting_ops",
@@ -100,10 +101,7 @@ def make_plan(
         **facts,
         "level": number,
         "batch_invariant": False,
-        **{
-            name: config[key].value if (key := f"parallel.{name}") in config else 1
-            for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-        },
+        **{name: config[key].value if (key := f"parallel.{name}") in config else 1 for name in PARALLEL},
     }
     ledger = Ledger(config, tables.settings(profile, facts, number))
     extra = tuple(row for row in tables.fusions if isinstance(row, FusionRule))
@@ -159,9 +157,18 @@ def make_plan(
     ledger.warnings += [
         f"the platform's setting {key} is none of this engine's, and not used" for key in ledger.unused()
     ]
+    unknown = sorted({row.op for row in tables.kernels} - set(chooser.ops))
+    if unknown:
+        ledger.warnings.append(f"the platform has kernel rows for ops that do not exist: {', '.join(unknown)}")
+    ranks = [name for name in PARALLEL if facts[name] > 1]
+    if ranks:
+        ledger.warnings.append(
+            f"{', '.join(ranks)} above 1 can be planned for; serving on several devices is not built yet"
+        )
     plan = Plan(profile, ledger.decisions, kernels, fusions, program, tuple(ledger.warnings))
     deciding = {name: profile.to_json()[name] for name in ("features", "limits", "libraries", "family")}
-    return replace(plan, hash=digest({**plan.to_json(), "profile": deciding, "model": repr(model)}))
+    body = {**plan.to_json(), "profile": deciding, "profile_origin": "", "model": repr(model)}
+    return replace(plan, hash=digest(body))
 
 
 def _served(ledger: Ledger, wanted: Decision, backend: Verdict) -> str:

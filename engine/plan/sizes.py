@@ -44,7 +44,11 @@ def requested(ledger: Ledger, level: Level, eager: Decision) -> tuple[Decision, 
 def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> str:
     """Type of weights and activations. Raises ``UserError`` for a type the device has no arithmetic for."""
     key = "model.dtype"
-    wish = ledger.wish(key, model.dtype, "default", "the checkpoint's own type")
+    stored, why = model.dtype, "the checkpoint's own type"
+    if model.weight_format == "gguf" and stored == "float32":
+        stored = "bfloat16" if "dtype.bfloat16" in profile.features else "float32"
+        why = "quantised weights are unpacked to it, the device's own 16-bit type being preferred"
+    wish = ledger.wish(key, stored, "default", why)
     native, emulated = (f"dtype.{wish.value}{more}" in profile.features for more in ("", ".emulated"))
     if ledger.user(key) is not None and not (native or emulated):
         have = ", ".join(sorted(name[6:] for name in profile.features if name.startswith("dtype.")))
