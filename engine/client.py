@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from engine.batch import FinishReason, Output, Request, Stats
+from engine.batch import FinishReason, Output, Request, Stats, Times
 from engine.core_handle import DEFAULT_FACTORY, CoreProcess
 from engine.errors import EngineDeadError, RequestError, UserError
 from engine.generation import CoreInfo, Delta
@@ -28,19 +28,21 @@ log = logging.getLogger(__name__)
 class AsyncEngine:
     """Runs generations in a core process. Belongs to the event loop it was started in; no method is thread-safe.
 
-    ``info``: what the core said of itself. ``stats``: its state after the latest step. ``dead``: set when the core has
-    ended although nobody closed it; ``errored`` then says why.
+    ``info``: what the core said of itself. ``stats``: its state after the latest step. ``on_step``: told the tokens of
+    each step once. ``dead``: set when the core has ended although nobody closed it; ``errored`` then says why.
     """
 
     def __init__(self, process: CoreProcess, info: CoreInfo, tokenizer: Tokenizer) -> None:
         self.info = info
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
+        self.on_step: Callable[[int], None] = lambda tokens: None
         self.dead = asyncio.Event()
         self.errored: EngineDeadError | None = None
         self._process, self._tokenizer = process, tokenizer
         self._processor = OutputProcessor(tokenizer)
         self._streams: dict[int, tuple[str, Stream]] = {}
         self._choices: dict[str, Stream] = {}
+        self._endings: dict[str, _Ending] = {}
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._listener = asyncio.create_task(self._listen(), name="engine-listener")
@@ -84,13 +86,15 @@ class AsyncEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        on_times: Callable[[Times], None] = lambda times: None,
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
 
         A consumer that lags gets fewer, longer deltas. Closing the iterator, or cancelling the task that awaits it,
         ends the generation in the core at once. Raises ``RequestError`` here for what can be seen in the request
         itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
-        ended or ends. Nothing runs before the first delta is asked for.
+        ended or ends. Nothing runs before the first delta is asked for. ``on_times`` is told once per choice when the
+        core has ended it, which for a stop string comes after the last delta.
         """
         self._check_alive()
         self._number += 1
@@ -104,7 +108,7 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
         )
-        return self._generate(self._number, request_id, requests)
+        return self._generate(self._number, request_id, requests, on_times)
 
     def abort(self, request_id: str) -> None:
         """End a generation; its consumer gets what there is, with the finish reason ``abort``."""
@@ -130,12 +134,15 @@ class AsyncEngine:
         self._listener.cancel()
         await self._process.stop(timeout)
 
-    async def _generate(self, number: int, name: str, requests: list[Request]) -> AsyncGenerator[Delta, None]:
+    async def _generate(
+        self, number: int, name: str, requests: list[Request], on_times: Callable[[Times], None]
+    ) -> AsyncGenerator[Delta, None]:
         self._check_alive()
         stream = Stream(request.id for request in requests)
         self._streams[number] = (name, stream)
+        ending = _Ending([request.id for request in requests], on_times)
         for index, request in enumerate(requests):
-            self._choices[request.id] = stream
+            self._choices[request.id], self._endings[request.id] = stream, ending
             self._processor.add(request.id, request.prompt, request.params, index)
         try:
             self._process.send(Add(requests))
@@ -164,12 +171,20 @@ class AsyncEngine:
 
     def _hear(self, message: object) -> None:
         match message:
-            case Outputs(outputs, stats):
+            case Outputs(outputs, stats, step_tokens):
                 self.stats = stats
+                if step_tokens:
+                    self.on_step(step_tokens)
                 ended = [output.request_id for output in outputs if self._deliver(output)]
                 if ended:
                     self._process.send(Abort(ended))
+                for output in outputs:
+                    if output.finish_reason is not None:
+                        self._end(output)
             case Rejected(request_id, text, param, status):
+                ending = self._endings.get(request_id)
+                for name in ending.ids if ending is not None else ():
+                    self._endings.pop(name, None)
                 stream = self._choices.get(request_id)
                 if stream is not None:
                     stream.open.clear()
@@ -203,6 +218,11 @@ class AsyncEngine:
             stream.push(delta)
         return abort
 
+    def _end(self, output: Output) -> None:
+        ending = self._endings.pop(output.request_id, None)
+        if ending is not None and output.times is not None:
+            ending.on_times(output.times)
+
     def _check_alive(self) -> None:
         if self.errored is not None:
             raise EngineDeadError(str(self.errored))
@@ -219,6 +239,13 @@ class AsyncEngine:
         for answer in self._pings.values():
             if not answer.done():
                 answer.set_exception(EngineDeadError(reason))
+
+
+class _Ending(NamedTuple):
+    """What the core still has to end: ``ids`` of all choices of one generation, and who is told."""
+
+    ids: list[str]
+    on_times: Callable[[Times], None]
 
 
 async def _ready(process: CoreProcess, report: Callable[[str], None]) -> CoreInfo:

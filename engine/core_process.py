@@ -169,10 +169,12 @@ def _serve(core: EngineCore, link: _Link) -> None:
                 case Stop():
                     return
             message = link.receive(block=False)
-        if core.has_unfinished():
+        steps = core.has_unfinished()
+        if steps:
             outputs = (outputs or []) + core.step()
         if outputs is not None:
-            link.send(Outputs(outputs, core.stats()))
+            stats = core.stats()
+            link.send(Outputs(outputs, stats, stats.step_tokens if steps else 0))
 
 
 def _add(core: EngineCore, link: _Link, requests: list[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.batch import FinishReason, Times, TokenLogprobs
+from engine.batch import FinishReason, TokenLogprobs
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -24,7 +24,6 @@ class Delta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     cached_tokens: int = 0
-    times: Times | None = None
 
 
 class CoreInfo(msgspec.Struct, frozen=True):

@@ -41,10 +41,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True):
-    """After every step, and after an abort."""
+    """After every step, and after an abort. ``step_tokens``: tokens of the step that ran; 0: none ran."""
 
     outputs: list[Output]
     stats: Stats
+    step_tokens: int
 
 
 class Rejected(msgspec.Struct, frozen=True, tag=True):

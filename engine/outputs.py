@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.batch import FinishReason, Output, Times, TokenLogprobs
+from engine.batch import FinishReason, Output, TokenLogprobs
 from engine.expand import expand
 from engine.generation import Delta
 from engine.sampling_params import SamplingParams
@@ -33,9 +31,8 @@ class OutputProcessor:
     token is dropped unless ``include_stop_str_in_output``; its id is kept.
     """
 
-    def __init__(self, tokenizer: Tokenizer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._clock = clock
         self._choices: dict[str, _Choice] = {}
 
     def __len__(self) -> int:
@@ -43,7 +40,7 @@ class OutputProcessor:
 
     def add(self, request_id: str, prompt_ids: list[int], params: SamplingParams, index: int = 0) -> None:
         """Expect outputs of a request of the core (``n`` expanded), which is choice ``index`` of what was asked."""
-        self._choices[request_id] = _Choice(self._tokenizer, prompt_ids, params, index, self._clock)
+        self._choices[request_id] = _Choice(self._tokenizer, prompt_ids, params, index)
 
     def drop(self, request_id: str) -> None:
         """Forget a request; what still comes for it is ignored."""
@@ -63,17 +60,10 @@ class OutputProcessor:
 
 
 class _Choice:
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt_ids: list[int],
-        params: SamplingParams,
-        index: int,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], params: SamplingParams, index: int) -> None:
         from engine.tokenizer import Detokenizer
 
-        self._params, self._index, self._clock = params, index, clock
+        self._params, self._index = params, index
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, prompt_ids)
         self._eos_ids = frozenset() if params.ignore_eos else tokenizer.eos_ids
         self._stops = StopStrings(params.stop) if params.stop else None
@@ -83,20 +73,15 @@ class _Choice:
         self._tokens: list[_Token] = []  # not shown yet
         self._prompt_logprobs: list[TokenLogprobs] | None = None
         self._cached_tokens = 0
-        self._arrival: float = clock()
-        self._first_token: float | None = None
 
     def take(self, output: Output) -> Delta | None:
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = (self._prompt_logprobs or []) + output.prompt_logprobs
-        if output.tokens and self._first_token is None:
-            self._first_token = self._clock()
         stop = self._read(output)
-        finish_reason, times = output.finish_reason, output.times
+        finish_reason = output.finish_reason
         stop_reason: int | str | None = self._stop_token(output)
         if stop is not None:
             finish_reason, stop_reason = FinishReason.STOP, stop
-            times = times or Times(self._arrival, None, self._first_token, self._clock(), 0)
         self._cached_tokens = max(self._cached_tokens, output.cached_tokens)
         text, tokens = self._show(all=finish_reason is not None)
         if not text and finish_reason is None:
@@ -111,7 +96,6 @@ class _Choice:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             cached_tokens=self._cached_tokens,
-            times=times,
         )
 
     def _read(self, output: Output) -> str | None:

@@ -85,5 +85,4 @@ class MergedDelta:
             finish_reason=last.finish_reason,
             stop_reason=last.stop_reason,
             cached_tokens=last.cached_tokens,
-            times=last.times,
         )

@@ -90,7 +90,7 @@ class ScriptedCore:
                 raise ValueError("the script is torn")
         self._live: dict[str, tuple[Request, list[int]]] = {}
         self._random: dict[str, random.Random] = {}
-        self.steps = self.generated = 0
+        self.steps = self.generated = self.step_tokens = 0
         self.aborted: list[str] = []
         self.closed = False
         self.info = CoreInfo(
@@ -121,6 +121,7 @@ class ScriptedCore:
         return [self._output(name, [], FinishReason.ABORT) for name in found]
 
     def step(self) -> list[Output]:
+        self.step_tokens = len(self._live)
         if not self._live:
             return []
         self._sleep(self._script.get("step_s", 0))
@@ -133,7 +134,7 @@ class ScriptedCore:
         return bool(self._live)
 
     def stats(self) -> Stats:
-        return Stats(len(self._live), 0, len(self._live) / 64, 0, 0, 0, len(self._live), 0, self.generated)
+        return Stats(len(self._live), 0, len(self._live) / 64, 0, 0, 0, self.step_tokens, 0, self.generated)
 
     def close(self) -> None:
         self.closed = True

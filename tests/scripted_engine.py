@@ -82,7 +82,7 @@ class PlayedCore:
                 found = [name for name in ids if name in self.live]
                 self.aborted += found
                 ended = [self._output(name, [], FinishReason.ABORT) for name in found]
-                self.out.put_nowait(Outputs(ended, self.stats(0)))
+                self.out.put_nowait(Outputs(ended, self.stats(0), 0))
             case Ping(number) if not self.silent:
                 self.out.put_nowait(Pong(number))
 
@@ -110,7 +110,7 @@ class PlayedCore:
             outputs = [self._advance(name) for name in list(self.live)]
             if not self.live:
                 self.work.clear()
-            self.out.put_nowait(Outputs(outputs, self.stats(len(outputs))))
+            self.out.put_nowait(Outputs(outputs, self.stats(len(outputs)), len(outputs)))
 
     def _advance(self, name: str) -> Output:
         request, done = self.live[name]

@@ -17,6 +17,7 @@ from engine.server.state import ServerState
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
+    from engine.server.metrics import Record
 
 Deltas = AsyncGenerator[tuple[int, Delta], None]
 WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, FinishReason.STOP)
@@ -51,7 +52,7 @@ class Generation:
         record = self.state.metrics.begin(self.params, [len(prompt) for prompt in self.prompts], self.arrival)
         outcome: FinishReason | None = FinishReason.ERROR
         try:
-            async with aclosing(self._streams(engine)) as stream:
+            async with aclosing(self._streams(engine, record)) as stream:
                 async for place, delta in stream:
                     if delta.finish_reason is FinishReason.ERROR:
                         raise RequestError("The engine could not finish this request.", None, 500)
@@ -87,12 +88,19 @@ class Generation:
         if delta.finish_reason is not None:
             self.finished[choice] = delta.finish_reason
 
-    def _streams(self, engine: AsyncEngine) -> Deltas:
+    def _streams(self, engine: AsyncEngine, record: Record) -> Deltas:
         streams = []
         for place, prompt in enumerate(self.prompts):
             own_id = self.id if len(self.prompts) == 1 else f"{self.id}-p{place}"
             streams.append(
-                engine.generate(own_id, prompt, self.params, priority=self.priority, cache_salt=self.cache_salt)
+                engine.generate(
+                    own_id,
+                    prompt,
+                    self.params,
+                    priority=self.priority,
+                    cache_salt=self.cache_salt,
+                    on_times=record.took,
+                )
             )
         return _single(streams[0]) if len(streams) == 1 else _merged(streams)
 

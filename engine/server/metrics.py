@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -40,7 +40,6 @@ class Metrics:
     def __init__(self, info: CoreInfo, model_name: str, core: Callable[[], Stats]) -> None:
         self.metrics, self.max_model_len, self.faulty = self, info.max_model_len, False
         self.registry = CollectorRegistry(auto_describe=False)
-        self._core, self._seen = core, core()
         labels = {"model_name": model_name, "engine": "0"}
         buckets = token_buckets(info.max_model_len)
         self.counters = {
@@ -68,17 +67,12 @@ class Metrics:
 
     def text(self) -> bytes:
         """The text format of Prometheus."""
-        self.note_step()
         return expose(self.registry)
 
     @_contained
-    def note_step(self) -> None:
-        """Count the core's latest step unless it has been counted."""
-        stats = self._core()
-        if stats is not self._seen:
-            self._seen = stats
-            if stats.step_tokens:
-                self.histograms["iteration_tokens_total"].observe(stats.step_tokens)
+    def step(self, tokens: int) -> None:
+        """Count a step of the core."""
+        self.histograms["iteration_tokens_total"].observe(tokens)
 
     def note_fault(self, error: Exception) -> None:
         if not self.faulty:
@@ -87,7 +81,8 @@ class Metrics:
 
 
 class Record:
-    """One HTTP request. ``delta`` for each piece of news, then ``end`` once."""
+    """One HTTP request. ``delta`` for each piece of news, then ``end`` once; ``took`` once per choice, before or
+    after that."""
 
     def __init__(self, metrics: Metrics, params: SamplingParams, prompts: list[int], arrival: float) -> None:
         self.metrics, self.params, self.prompts, self.start = metrics, params, prompts, arrival
@@ -96,14 +91,13 @@ class Record:
         self.tokens: dict[int, int] = {}
         self.latest: dict[int, float] = {}
         self.times: list[Times] = []
+        self.completed = False
 
     @_contained
     def delta(self, place: int, choice: int, delta: Delta) -> None:
         """``place``: which prompt; ``choice``: index over all prompts."""
         now, count, counters = time.monotonic(), len(delta.token_ids), self.metrics.counters
         histograms = self.metrics.histograms
-        if delta.times is not None:
-            self.times.append(delta.times)
         if place not in self.seen:
             self.seen.add(place)
             counters["prompt_tokens"].inc(self.prompts[place])
@@ -118,7 +112,12 @@ class Record:
                 histograms["inter_token_latency_seconds"].observe(now - self.latest[choice])
             self.latest[choice] = now
             self.tokens[choice] = self.tokens.get(choice, 0) + count
-        self.metrics.note_step()
+
+    @_contained
+    def took(self, times: Times) -> None:
+        """The core has ended a choice."""
+        self.times.append(times)
+        self._observe_phases()
 
     @_contained
     def end(self, outcome: FinishReason | None) -> None:
@@ -127,36 +126,46 @@ class Record:
             return
         self.metrics.requests[outcome].inc()
         if outcome in COMPLETED:
-            self._complete(self.metrics.histograms)
+            self._complete()
+            self.completed = True
+            self._observe_phases()
 
-    def _complete(self, histograms: dict[str, Histogram]) -> None:
-        longest = max(self.tokens.values(), default=0)
+    def _complete(self) -> None:
         room = self.metrics.max_model_len - max(self.prompts)
-        observed: dict[str, float] = {
-            "e2e_request_latency_seconds": time.monotonic() - self.start,
-            "request_prompt_tokens": sum(self.prompts),
-            "request_generation_tokens": sum(self.tokens.values()),
-            "request_max_num_generation_tokens": longest,
-            "request_params_n": self.params.n,
-            "request_params_max_tokens": room if self.params.max_tokens is None else self.params.max_tokens,
-            "request_num_preemptions": sum(times.preemptions for times in self.times),
-        }
-        arrival = min((times.arrival for times in self.times), default=None)
+        self._observe(
+            {
+                "e2e_request_latency_seconds": time.monotonic() - self.start,
+                "request_prompt_tokens": sum(self.prompts),
+                "request_generation_tokens": sum(self.tokens.values()),
+                "request_max_num_generation_tokens": max(self.tokens.values(), default=0),
+                "request_params_n": self.params.n,
+                "request_params_max_tokens": room if self.params.max_tokens is None else self.params.max_tokens,
+            }
+        )
+
+    def _observe_phases(self) -> None:
+        """Once the text is complete and the core has ended every choice."""
+        if not self.completed or len(self.times) < len(self.prompts) * self.params.n:
+            return
         scheduled = _least(times.scheduled for times in self.times)
         first = _least(times.first_token for times in self.times)
         last = max((times.last_token for times in self.times if times.last_token is not None), default=None)
         spans = (
-            ("request_queue_time_seconds", arrival, scheduled),
+            ("request_queue_time_seconds", min(times.arrival for times in self.times), scheduled),
             ("request_prefill_time_seconds", scheduled, first),
             ("request_decode_time_seconds", first, last),
             ("request_inference_time_seconds", scheduled, last),
         )
-        observed |= {name: end - start for name, start, end in spans if start is not None and end is not None}
+        observed = {name: end - start for name, start, end in spans if start is not None and end is not None}
+        longest = max(self.tokens.values(), default=0)
         if longest > 1 and "request_decode_time_seconds" in observed:
             per_token = observed["request_decode_time_seconds"] / (longest - 1)
             observed["request_time_per_output_token_seconds"] = per_token
-        for name, value in observed.items():
-            histograms[name].observe(max(0.0, value))
+        self._observe(observed | {"request_num_preemptions": sum(times.preemptions for times in self.times)})
+
+    def _observe(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.metrics.histograms[name].observe(max(0.0, value))
 
 
 def _least(values: Any) -> float | None:

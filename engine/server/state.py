@@ -1,4 +1,4 @@
-"""What the routes share. Empty while the model loads; filled once by ``launch``."""
+"""What the routes share. Empty while the model loads, then filled once."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class ServerState:
     def fill(self, engine: AsyncEngine, tokenizer: Tokenizer, metrics: Metrics, name: str, longest: int) -> None:
         """The model is there. ``longest``: bytes of the tokenizer's longest token."""
         self.engine, self.tokenizer, self.metrics, self.served_name = engine, tokenizer, metrics, name
+        engine.on_step = metrics.step
         self.max_prompt_bytes = SHRINKAGE * longest * engine.info.max_model_len
 
     def serving(self) -> tuple[AsyncEngine, Tokenizer]:

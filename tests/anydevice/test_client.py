@@ -20,7 +20,7 @@ def test_a_generation_and_the_state_after_it():
         async with running(text="hello ", once=False) as engine:
             deltas = await collect(engine, SamplingParams(max_tokens=12, logprobs=1, prompt_logprobs=0))
             assert text_of(deltas) == "hello hello "
-            assert deltas[-1].finish_reason is FinishReason.LENGTH and deltas[-1].times is not None
+            assert deltas[-1].finish_reason is FinishReason.LENGTH
             assert [row.token for delta in deltas for row in delta.logprobs] == list(b"hello hello ")
             assert [row.token for row in deltas[0].prompt_logprobs] == [2, 3]
             assert engine.info.model_name == "script" and engine.live_requests == 0
@@ -38,6 +38,48 @@ def test_H_SCH_07_stop_string_through_the_process():
             assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == (FinishReason.STOP, "—END—")
             await until(lambda: engine.stats.running == 0)
             assert engine.stats.generation_tokens < 100
+
+    asyncio.run(main())
+
+
+def test_a_step_is_told_once_whether_it_has_news_or_not():
+    async def main():
+        async with running(text="ab—END—cd", step_s=0.002) as engine:
+            steps = []
+            engine.on_step = steps.append
+            for _ in range(5):
+                deltas = engine.generate("left", [1], ENDLESS)
+                await anext(deltas)
+                await deltas.aclose()  # the core answers an abort without a step
+            await collect(engine, SamplingParams(max_tokens=500, stop=["—END—"]))  # steps whose text is held back
+            await collect(engine, SamplingParams(n=3, max_tokens=4))
+            await until(lambda: engine.stats.running == 0)
+            assert sum(steps) == engine.stats.generation_tokens and min(steps) > 0
+
+    asyncio.run(main())
+
+
+def test_times_of_every_choice_are_those_of_the_core():
+    async def main():
+        async with running(text="ab—END—cd", refuse=9) as engine:
+            told = []
+
+            async def run(params, prompt=(1,)):
+                told.clear()
+                async for _ in engine.generate("r", list(prompt), params, on_times=told.append):
+                    pass
+
+            for params in (SamplingParams(n=2, max_tokens=3), SamplingParams(n=2, max_tokens=500, stop=["—END—"])):
+                await run(params)
+                await until(lambda: len(told) == 2)
+                assert all(times.scheduled == times.arrival for times in told)
+            with pytest.raises(RequestError):
+                await run(SamplingParams(n=2), prompt=[9])
+            left = engine.generate("left", [1], ENDLESS, on_times=told.append)
+            await anext(left)
+            await left.aclose()
+            await until(lambda: len(told) == 1)
+            assert not engine._endings
 
     asyncio.run(main())
 
@@ -162,7 +204,7 @@ class FloodingProcess:
         while not self.sent or self.said == 1000:
             await asyncio.sleep(0.001)
         self.said += 1
-        return Outputs([Output(self.sent[0].requests[0].id, [97])], Stats(1, 0, 0.0, 0, 0, 0, 1, 0, self.said))
+        return Outputs([Output(self.sent[0].requests[0].id, [97])], Stats(1, 0, 0.0, 0, 0, 0, 1, 0, self.said), 1)
 
 
 def test_a_flood_does_not_starve_the_consumer():

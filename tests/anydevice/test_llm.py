@@ -190,7 +190,7 @@ def test_a_folder_with_one_gguf(tmp_path, opened):
 def test_a_tokenizer_that_cannot_be_read_costs_no_start(tmp_path, opened):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="tokenizer.json is needed"):
+    with pytest.raises(UserError, match=r"tokenizer\.json is needed"):
         LLM(str(tmp_path))
     assert opened == []
 

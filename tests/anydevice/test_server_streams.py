@@ -52,6 +52,15 @@ def test_H_SCH_08_client_hangs_up(stream):
         assert not server.state.active and server.alive()
 
 
+def test_a_stop_string_is_a_request_with_phases():
+    with serving(Script(text="ab—END—cd")) as server:
+        assert server.completion(stop="—END—", max_tokens=40).json()["choices"][0]["text"] == "ab"
+        phases = ("queue", "prefill", "decode", "inference")
+        until(lambda: server.metric("request_num_preemptions_count") == 1)
+        assert [server.metric(f"request_{name}_time_seconds_count") for name in phases] == [1] * 4
+        assert server.metric("iteration_tokens_total_sum") == server.call(lambda: server.core.totals)["generated"]
+
+
 def test_H_SCH_08_client_hangs_up_with_several_prompts_and_choices():
     with serving(Script(step_s=0.005), max_model_len=5000) as server:
         with pytest.raises(httpx.TimeoutException):

@@ -64,6 +64,7 @@ def run(metrics, deltas, outcome, prompts=(5,), **params):
     for place, choice, delta in deltas:
         record.delta(place, choice, delta)
     record.end(outcome)
+    return record
 
 
 def delta(index=0, tokens=1, **more):
@@ -134,9 +135,17 @@ def test_aborted_refused_and_failed(metrics):
     assert value(metrics, "e2e_request_latency_seconds_count") == 0
 
 
-def test_phases_of_a_request(metrics):
+@pytest.mark.parametrize("late", [False, True])
+def test_phases_of_a_request_whenever_the_core_tells_them(metrics, late):
     times = Times(arrival=10.0, scheduled=11.0, first_token=13.0, last_token=17.0, preemptions=2)
-    run(metrics, [(0, 0, delta(tokens=1)), (0, 0, delta(tokens=4, times=times))], FinishReason.LENGTH, max_tokens=5)
+    record = metrics.begin(SamplingParams(n=2, max_tokens=5), [5], time.monotonic())
+    record.took(Times(arrival=10.0, scheduled=12.0, first_token=13.0, last_token=14.0, preemptions=0))
+    steps = [lambda: record.took(times), lambda: record.end(FinishReason.LENGTH)]
+    for tokens in (1, 4):
+        record.delta(0, 0, delta(tokens=tokens))
+    for step in reversed(steps) if late else steps:
+        assert value(metrics, "request_queue_time_seconds_count") == 0
+        step()
     expected = {"queue_time": 1, "prefill_time": 2, "decode_time": 4, "inference_time": 6}
     for name, seconds in expected.items():
         assert value(metrics, f"request_{name}_seconds_sum") == seconds
@@ -144,6 +153,14 @@ def test_phases_of_a_request(metrics):
     assert value(metrics, "request_num_preemptions_sum") == 2
     assert value(metrics, "request_params_max_tokens_sum") == 5
     assert value(metrics, "inter_token_latency_seconds_count") == 1
+    for name in ("request_queue_time", "e2e_request_latency"):
+        assert value(metrics, f"{name}_seconds_count") == 1
+
+
+def test_an_aborted_request_has_no_phases(metrics):
+    record = run(metrics, [(0, 0, delta())], FinishReason.ABORT)
+    record.took(Times(arrival=1.0, scheduled=2.0, first_token=3.0, last_token=4.0, preemptions=0))
+    assert value(metrics, "request_inference_time_seconds_count") == 0
 
 
 def test_cached_tokens_count_once_per_prompt(metrics):
@@ -152,10 +169,10 @@ def test_cached_tokens_count_once_per_prompt(metrics):
     assert value(metrics, "prompt_tokens_cached_total") == 4
 
 
-def test_steps_are_counted_once(metrics, core):
+def test_steps_are_counted_where_they_are_told(metrics, core):
+    metrics.step(9)
     core.stats = Stats(1, 0, 0, 0, 0, 0, 9, 0, 0)
-    metrics.note_step()
-    metrics.note_step()
+    run(metrics, [(0, 0, delta())], FinishReason.STOP)
     assert value(metrics, "iteration_tokens_total_sum") == 9
     assert value(metrics, "iteration_tokens_total_count") == 1
 

@@ -158,11 +158,10 @@ def test_prompt_logprobs_come_with_the_first_delta():
     assert later.prompt_logprobs is None and later.cached_tokens == 2
 
 
-def test_times_are_there_at_every_end():
-    processor = OutputProcessor(ToyTokenizer(), clock=iter([5.0, 6.0, 7.0]).__next__)
+def test_an_output_after_the_end_is_ignored():
+    processor = OutputProcessor(ToyTokenizer())
     processor.add("r", [1], SamplingParams(stop=["b"]), 0)
-    delta, abort = processor.process(Output("r", list(b"ab")))
-    assert abort and (delta.times.arrival, delta.times.first_token, delta.times.last_token) == (5.0, 6.0, 7.0)
+    assert processor.process(Output("r", list(b"ab")))[1]
     assert processor.process(Output("r", [97])) == (None, False)
 
 
