@@ -96,14 +96,19 @@ def candidates(points: Iterable[Point] | None = None) -> tuple[Candidate, ...]:
 
 
 class ByHand:
-    """``module:attribute`` given by hand, in the shape of an entry point; the plugin names itself."""
+    """``module:attribute`` given by hand, in the shape of an entry point; the plugin names itself. A module in the
+    current folder is found too, as ``python -m`` would."""
 
     def __init__(self, value: str) -> None:
         self.name, self.value = "", value
 
     def load(self) -> Any:
+        import os
+        import sys
         from importlib import import_module
 
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
         module, _, attributes = self.value.partition(":")
         found: Any = import_module(module)
         for attribute in attributes.split("."):
@@ -153,5 +158,5 @@ def _checked(name: str, probe: object) -> Probe:
     if not isinstance(probe, Probe) or not all(isinstance(profile, DeviceProfile) for profile in probe.profiles):
         raise TypeError(f"probe() gave {type(probe).__name__}, not a Probe of DeviceProfiles")
     if strange := {profile.platform for profile in probe.profiles} - {name}:
-        raise TypeError(f"probe() gave a profile of platform {sorted(strange)[0]!r}")
+        raise TypeError(f"probe() gave a profile of platform {sorted(strange)[0]!r}; the plugin's name is {name!r}")
     return probe

@@ -99,7 +99,7 @@ def select(
     if colon:
         row = loaded(ByHand(request))
         if row.plugin is None:
-            raise PlatformError(f"--platform {request}: {_unknown(name, known)}, and as a descriptor: {row.error}")
+            raise PlatformError(f"--platform {request}: cannot be loaded: {row.error} ({_unknown(name, known)})")
         return _present(row, request)
     raise PlatformError(f"--platform {request}: {_unknown(name, known)}; or give auto, NAME:target, module:attribute")
 
