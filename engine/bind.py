@@ -30,47 +30,55 @@ def load_target(target: str) -> Callable[..., Any]:
 
 
 class Bound:
-    """``tensors``: every weight and cache of the program by name; emptied of the weights that a chosen kernel packs and
-    nobody reads in plain form. ``ops``: the vocabulary, fused ops included."""
+    """``weights``: every weight of the program by name; those that a chosen kernel packs and nobody reads in plain form
+    leave the mapping, each once its last packed form is made. ``ops``: the vocabulary, fused ops included. Caches come
+    with ``attach``, so that they can be sized after packing."""
 
-    def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], tensors: dict[str, Any]) -> None:
+    def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], weights: dict[str, Any]) -> None:
         self._program = plan.program
         self._registers: dict[str, int] = {}
         self._values: list[Any] = []
         choices = {(row.op, row.call): row for row in plan.kernels}
         table = {(row.op, row.name): row for row in rows}
-        steps: list[tuple[Kernel | None, Callable[..., Any], Call]] = []
+        steps: list[tuple[Kernel | None, Callable[..., Any], Call, list[int]]] = []
         plain: set[str] = set()
-        for call in self._program.calls:
+        last: dict[str, int] = {}
+        for position, call in enumerate(self._program.calls):
             choice = choices[call.op, describe(call, input_specs(self._program, call))]
             row = table.get((call.op, choice.chosen))
-            steps.append((row, load_target(row.target) if row else ops[call.op].reference, call))
-            spots = ops[call.op].weights if row and row.pack else ()
+            spots = [at for at in ops[call.op].weights if at < len(call.inputs)] if row and row.pack else []
+            steps.append((row, load_target(row.target) if row else ops[call.op].reference, call, spots))
             plain.update(name for at, name in enumerate(call.inputs) if at not in spots)
+            last.update((call.inputs[at], position) for at in spots)
         bound = []
-        for row, function, call in steps:
-            inputs = call.inputs
-            if row and row.pack:
-                inputs = self._pack(row, call, [at for at in ops[call.op].weights if at < len(inputs)], tensors, plain)
+        for position, (row, function, call, spots) in enumerate(steps):
+            inputs = self._pack(row, call, spots, weights) if row and spots else call.inputs
             bound.append((function, inputs, call))
-        for name, tensor in tensors.items():
+            for name in {call.inputs[at] for at in spots} - plain:
+                if last[name] == position:
+                    del weights[name]
+        for name, tensor in weights.items():
             self._set(name, tensor)
         self._steps = self._compile(bound)
 
-    def _pack(
-        self, row: Kernel, call: Call, spots: list[int], tensors: dict[str, Any], plain: set[str]
-    ) -> tuple[str, ...]:
-        """The call's inputs with packed weights in place of plain ones, which go as soon as nobody reads them."""
+    def attach(self, caches: Mapping[str, Any]) -> None:
+        """Give the program its state; before the first ``run``. Raises ``ValueError`` unless ``caches`` has exactly the
+        caches of the program."""
+        if set(caches) != set(self._program.caches):
+            raise ValueError(f"caches {sorted(caches)} were given, the program has {sorted(self._program.caches)}")
+        for name, tensor in caches.items():
+            self._set(name, tensor)
+
+    def _pack(self, row: Kernel, call: Call, spots: list[int], weights: Mapping[str, Any]) -> tuple[str, ...]:
+        """The call's inputs with packed weights in place of plain ones. Equal calls share one packed form."""
         names = list(call.inputs)
-        weights = [names[at] for at in spots]
+        given = [names[at] for at in spots]
         for at in spots:
-            names[at] = "|".join((row.op, row.name, *weights, str(at)))
-        if spots and names[spots[0]] not in self._registers:
-            packed = load_target(row.pack)(tuple(tensors[name] for name in weights), call.attributes)
+            names[at] = "|".join((row.op, row.name, *given, repr(sorted(call.attributes.items())), str(at)))
+        if names[spots[0]] not in self._registers:
+            packed = load_target(row.pack)(tuple(weights[name] for name in given), call.attributes)
             for at, tensor in zip(spots, packed, strict=True):
                 self._set(names[at], tensor)
-            for name in set(weights) - plain:
-                del tensors[name]
         return tuple(names)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +108,7 @@ class Bound:
 
     def _compile(self, steps: list[tuple[Callable[..., Any], tuple[str, ...], Call]]) -> list[Step]:
         keep = {value.name for value in self._program.inputs} | set(self._program.outputs.values())
-        fixed = {name for name, at in self._registers.items() if self._values[at] is not None}
+        fixed = {*self._registers, *self._program.caches}
         last = {name: at for at, (_, inputs, call) in enumerate(steps) for name in (*inputs, *call.outputs)}
         for value in self._program.inputs:
             self._register(value.name)

@@ -1,67 +1,112 @@
-"""Each chosen kernel runs once against the reference before it serves; the answer is remembered per device."""
+"""Each chosen kernel runs once against the reference before it serves; what passed is remembered per device."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from engine.bind import load_target
-from engine.errors import UserError
-from engine.ops import Op
+from engine.ops import Case, Op, Spec
+from engine.plan import Observations
+from engine.plan.kernels import call_facts
 from engine.plan_values import Plan, digest
-from platforms.contract import Kernel, Runtime
+from platforms.contract import DeviceProfile, Kernel, Runtime
+
+logger = logging.getLogger("engine")
+_LARGE = 2**20
+"""Bytes from which a file counts by size and time of change: no source, but what was built from some."""
 
 
 def first_touch(
-    plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], runtime: Runtime, cache: Path
-) -> dict[tuple[str, str], str]:
-    """(op, row) → what went wrong, for every chosen row that raised or left its op's tolerance on the op's first case.
-    ``cache``: folder for the answers, keyed by profile, dtype and the kernel's source; unwritable is no error."""
+    make: Callable[[Observations], Plan],
+    ops: Mapping[str, Op],
+    rows: tuple[Kernel, ...],
+    runtime: Runtime,
+    cache: Path,
+) -> Plan:
+    """The first plan of ``make`` whose rows all agree with their references; each plan is made knowing the refusals
+    before it. A row that no case of its op suits is not compared, and the log says so. ``cache``: folder of what has
+    passed, by device, dtype, torch and the sources involved; unwritable is no error. A refusal is never remembered."""
     table = {(row.op, row.name): row for row in rows}
-    refused = {}
-    for op, name in {(row.op, row.chosen) for row in plan.kernels if row.target}:
-        row = table[op, name]
-        file = cache / f"{digest([plan.profile.to_json(), plan['model.dtype'], _source(row)])}.json"
-        answer = _recall(file)
-        if answer is None:
-            answer = _touch(row, ops[op], runtime, plan["model.dtype"])
-            _remember(file, answer)
-        if answer:
-            refused[op, name] = answer
-    return refused
+    refused: dict[tuple[str, str], str] = {}
+    done: set[tuple[str, str]] = set()
+    while True:
+        plan = make(Observations(dict(refused)))
+        new = {(row.op, row.chosen) for row in plan.kernels if row.target} - done
+        done |= new
+        problems = {key: _touch(table[key], ops[key[0]], plan, runtime, cache) for key in sorted(new)}
+        found = {key: problem for key, problem in problems.items() if problem}
+        if not found:
+            return plan
+        for (op, name), problem in found.items():
+            logger.info("kernel %s of %s is not used: %s", name, op, problem)
+        refused |= found
 
 
-def _touch(row: Kernel, op: Op, runtime: Runtime, dtype: str) -> str:
+def _touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> str:
     import torch
 
-    if not op.cases:
+    dtype = plan["model.dtype"]
+    parts = [plan.profile.to_json(), dtype, str(torch.__version__), row.target, row.pack, _sources(row, op)]
+    file = cache / f"{digest(parts)}.json"
+    if _passed(file):
         return ""
-    case = min(op.cases, key=lambda case: sum(case.sizes.values()))
-    inputs = op.inputs(case, dtype, torch.Generator().manual_seed(0))
-    truth = op.reference(*(x.clone() for x in inputs), **case.attributes)
+    found = _smallest(row, op, dtype, plan.profile)
+    if found is None:
+        what = "no case of the op suits it" if op.cases else "the op has no cases"
+        logger.info("kernel %s of %s is not compared with the reference: %s", row.name, row.op, what)
+        return ""
+    problem = _compare(row, op, dtype, runtime, *found)
+    if not problem:
+        _remember(file, f"{row.op} {row.name}: {found[0]}")
+    return problem
+
+
+def _smallest(row: Kernel, op: Op, dtype: str, profile: DeviceProfile) -> tuple[Case, tuple[Any, ...]] | None:
+    """The smallest case that the row accepts, and its inputs on the host."""
+    import torch
+
+    for case in sorted(op.cases, key=lambda case: sum(case.sizes.values())):
+        inputs = op.inputs(case, dtype, torch.Generator().manual_seed(0))
+        specs = tuple(Spec(str(x.dtype).removeprefix("torch."), tuple(x.shape)) for x in inputs)
+        if row.accepts(profile, {**case.attributes, **call_facts(specs)}):
+            return case, inputs
+    return None
+
+
+def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inputs: tuple[Any, ...]) -> str:
+    """What is wrong with the row, or nothing. Rows are strangers' code: whatever they raise is an answer."""
+    import torch
+
+    truth = _tuple(op.reference(*(x.clone() for x in inputs), **case.attributes))
+    relative, absolute = op.tolerance.get(dtype, op.tolerance["float32"])
     try:
         given = [x.clone().to(runtime.device) for x in inputs]
         if row.pack:
             spots = [at for at in op.weights if at < len(given)]
-            for at, tensor in zip(
-                spots, load_target(row.pack)(tuple(given[s] for s in spots), case.attributes), strict=True
-            ):
+            packed = load_target(row.pack)(tuple(given[at] for at in spots), case.attributes)
+            for at, tensor in zip(spots, packed, strict=True):
                 given[at] = tensor
-        with runtime.compute():
-            found = load_target(row.target)(*given, **case.attributes)
-        runtime.synchronize()
-    except (RuntimeError, UserError, TypeError, ValueError, OSError) as error:
+        with torch.inference_mode(), runtime.compute():
+            found = _tuple(load_target(row.target)(*given, **case.attributes))
+            runtime.synchronize()
+            if len(found) != len(truth):
+                return f"returns {len(found)} results, the reference {len(truth)}, on {case}"
+            for expected, result in zip(truth, found, strict=True):
+                got = runtime.fetch(result).wait()
+                if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+                    return f"returns {_kind(got)}, the reference {_kind(expected)}, on {case}"
+                got, expected = got.double(), expected.double()
+                if not torch.allclose(got, expected, rtol=2 * relative + 1e-6, atol=2 * absolute + 1e-6):
+                    return f"differs from the reference by {float((got - expected).abs().max()):.3g} on {case}"
+    except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
-    relative, absolute = op.tolerance.get(dtype, op.tolerance["float32"])
-    for expected, got in zip(_tuple(truth), _tuple(found), strict=True):
-        got, expected = runtime.fetch(got).wait().double(), expected.double()
-        if not torch.allclose(got, expected, rtol=2 * relative + 1e-6, atol=2 * absolute + 1e-6):
-            return f"differs from the reference by {float((got - expected).abs().max()):.3g} on {case}"
     return ""
 
 
@@ -69,25 +114,47 @@ def _tuple(result: Any) -> tuple[Any, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def _source(row: Kernel) -> str:
-    spec = importlib.util.find_spec(row.target.split(":")[0])
-    text = Path(spec.origin).read_bytes() if spec and spec.origin else b""
-    return f"{row.target} {hashlib.sha256(text).hexdigest()}"
+def _kind(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _recall(file: Path) -> str | None:
+def _sources(row: Kernel, op: Op) -> list[str]:
+    """One hash for each package whose code decides the comparison: the row's, its packer's, the reference's."""
+    names = {target.partition(":")[0].partition(".")[0] for target in (row.target, row.pack) if target}
+    return [_package(name) for name in sorted(names | {Op.__module__.rpartition(".")[0], op.reference.__module__})]
+
+
+def _package(name: str) -> str:
     try:
-        answer = json.loads(file.read_text())["refused"]
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    files: list[Path] = []
+    if spec is not None and spec.submodule_search_locations:
+        files = [file for folder in spec.submodule_search_locations for file in Path(folder).rglob("*")]
+    elif spec is not None and spec.origin:
+        files = [Path(spec.origin)]
+    total = hashlib.sha256(name.encode())
+    for file in sorted(file for file in files if file.is_file() and file.parent.name != "__pycache__"):
+        facts = file.stat()
+        large = facts.st_size >= _LARGE
+        content = f"{facts.st_size} {facts.st_mtime_ns}".encode() if large else file.read_bytes()
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()
+
+
+def _passed(file: Path) -> bool:
+    try:
+        return isinstance(json.loads(file.read_text())["passed"], str)
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return answer if isinstance(answer, str) else None
+        return False
 
 
-def _remember(file: Path, answer: str) -> None:
+def _remember(file: Path, what: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"refused": answer}))
+        draft.write_text(json.dumps({"passed": what}))
         draft.replace(file)
-    except OSError:
-        return
+    except OSError as error:
+        logger.debug("what passed at first touch is not remembered: %s", error)

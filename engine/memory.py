@@ -10,6 +10,14 @@ from platforms.contract import Memory
 
 ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
 
+SCORED_ROWS = 512
+"""Rows of prompt log-probabilities that a step is sized for. A step that scores more lives off the share that is left
+to others."""
+SAMPLER_BYTES = 31
+"""Peak of the sampler per logit of a row that is drawn, measured: weights, their integer form, sums and masks."""
+SCORED_LOGITS = 2**23
+"""Logits that the sampler scores at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -25,17 +33,23 @@ def block_bytes(program: Program) -> int:
     return sum(spec.page * spec.heads * sum(spec.dims) * ITEM[spec.dtype] for spec in program.caches.values())
 
 
-def activation_bytes(program: Program, tokens: int, rows: int) -> int:
-    """Upper estimate of a step's activations: the three largest values at ``tokens`` tokens, the logits twice."""
-    sizes = {"tokens": tokens, "rows": rows}
+def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
+    """Upper estimate of what a step of ``tokens`` tokens and ``seqs`` requests needs beside weights and caches: the
+    three largest values, the logits of every row that takes a token or, up to ``SCORED_ROWS``, scores a prompt, and
+    what the sampler makes of them. Not counted: scratch of a kernel of its own."""
+    seqs, scored = min(seqs, tokens), min(SCORED_ROWS, tokens)
+    sizes = {"tokens": tokens, "requests": seqs, "requests+1": seqs + 1, "rows": max(seqs, scored)}
     total = {
         name: ITEM.get(value.dtype, 8)
         * _product([sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in value.shape])
         for name, value in program.values.items()
         if name not in program.caches
     }
-    logits = total.pop(program.outputs["logits"], 0)
-    return 2 * logits + sum(sorted(total.values())[-3:])
+    logits = total.pop(program.outputs["logits"])
+    vocab = program.values[program.outputs["logits"]].shape[-1]
+    assert isinstance(vocab, int)
+    sampling = SAMPLER_BYTES * vocab * max(seqs, min(scored, max(1, SCORED_LOGITS // vocab)))
+    return logits + sampling + sum(sorted(total.values())[-3:])
 
 
 def kv_space(
@@ -47,8 +61,8 @@ def kv_space(
     activations: int,
     most: int,
 ) -> Space:
-    """``before`` and ``after`` loading the weights. ``exact``: bytes a user asked for. ``most``: blocks that could ever
-    be used. Raises ``UserError`` where not one block fits."""
+    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes a user asked for. ``most``: blocks
+    that could ever be used. Raises ``UserError`` where not one block fits."""
     size = block_bytes(program)
     if exact is not None:
         budget, said = exact, f"{_size(exact)} asked for"
@@ -67,8 +81,8 @@ def kv_space(
     if fit < 1:
         raise UserError(
             f"No memory for the cache blocks: {_size(max(0, budget))} for a block of {_size(size)} ({said}). "
-            "Raise --gpu-memory-utilization or --kv-cache-memory-bytes, shorten --max-num-batched-tokens, "
-            "or use a smaller model."
+            "Raise --gpu-memory-utilization or --kv-cache-memory-bytes, lower --max-num-batched-tokens or "
+            "--max-num-seqs, or use a smaller model."
         )
     if exact is None and fit > most:
         return Space(most, size, f"as many as the longest requests can use; {said}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,18 +57,39 @@ def start_worker(
     """Raises ``UserError`` where the device does not open, the plan refuses, or memory does not suffice."""
     with phases("open device"), _as_user_error():
         runtime = plugin.open(index)
+    with ExitStack() as stack, _as_user_error():
+        stack.callback(runtime.close)
+        worker = _serve(plugin, runtime, checkpoint, given, phases, offline)
+        stack.pop_all()
+    return worker
+
+
+def _serve(
+    plugin: PlatformPlugin,
+    runtime: Runtime,
+    checkpoint: Checkpoint,
+    given: Mapping[str, Given],
+    phases: Phases,
+    offline: bool,
+) -> Worker:
+    from engine.bind import Bound
+    from engine.runner import Runner
+
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
+
+    def make(observations: Observations) -> Plan:
+        return plan_for(plugin, runtime.profile, checkpoint.config, given, observations, os.environ, offline)
+
     with phases("plan"):
-        subject = (plugin, runtime.profile, checkpoint.config, given)
-        plan = plan_for(*subject, environment=os.environ, offline=offline)
-        refused = first_touch(plan, ops, rows, runtime, cache_root() / "first_touch")
-        if refused:
-            plan = plan_for(*subject, Observations(refused), os.environ, offline)
+        plan = first_touch(make, ops, rows, runtime, cache_root() / "first_touch")
     program = plan.program
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
-        tensors = load_weights(program, checkpoint, runtime, advance)
+        weights = load_weights(program, checkpoint, runtime, advance)
+    with phases("bind"):
+        bound = Bound(plan, ops, rows, weights)
+        del weights
     with phases("KV cache"):
         tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
         page, longest = plan["cache.block_size"], plan["scheduler.max_model_len"]
@@ -81,12 +102,5 @@ def start_worker(
             activation_bytes(program, tokens, seqs),
             seqs * -(-longest // page),
         )
-        with _as_user_error():
-            tensors.update(make_caches(program, space.blocks, runtime))
-    with phases("bind"):
-        from engine.bind import Bound
-        from engine.runner import Runner
-
-        bound = Bound(plan, ops, rows, tensors)
-    del tensors
+        bound.attach(make_caches(program, space.blocks, runtime))
     return Worker(runtime, plan, Runner(bound, program, checkpoint.config.vocab_size, runtime), space)
