@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import ExitStack
 
 from engine.batch import Batch, Output, Request, Stats, Work
-from engine.block_manager import BlockManager
+from engine.block_manager import BlockManager, CacheGroup
+from engine.config import value_of
 from engine.errors import UserError
 from engine.explain import Row, summary
 from engine.generation import CoreInfo
@@ -20,6 +21,9 @@ from engine.weights.checkpoint import open_checkpoint
 from engine.weights.resolve import resolve_model
 from engine.worker import Worker, start_worker
 from platforms.discovery import PlatformError, select, summarise
+
+WARM_TOKENS = 8
+"""Prompt of the warm-up: enough to take the path of prompts."""
 
 
 class EngineCore:
@@ -36,11 +40,11 @@ class EngineCore:
         phases = Phases(report)
         _refuse_parallel(given)
         with phases("read model"):
-            model = resolve_model(_value(given, "model.name"))
+            model = resolve_model(value_of(given, "model.name"))
             checkpoint = open_checkpoint(model.path)
         with phases("find platform"):
             try:
-                selection = select(_value(given, "platform") or "auto")
+                selection = select(value_of(given, "platform"))
             except PlatformError as error:
                 raise UserError(str(error)) from error
             if not selection.present:
@@ -49,45 +53,37 @@ class EngineCore:
                     "on it. Use `engine explain` to plan for it, or --platform auto to serve."
                 )
         self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases, offline)
-        plan, space = self._worker.plan, self._worker.space
-        self._scheduler = Scheduler(
-            SchedulerConfig(
-                **{
-                    name: plan[f"scheduler.{name}"]
-                    for name in (
-                        "max_num_seqs",
-                        "max_num_batched_tokens",
-                        "max_model_len",
-                        "enable_chunked_prefill",
-                        "policy",
-                        "long_prefill_token_threshold",
-                    )
-                }
-            ),
-            BlockManager(
-                space.blocks,
-                plan["cache.block_size"],
-                plan["cache.enable_prefix_caching"],
-                len(plan.program.groups()),
-            ),
-        )
-        with phases("warm up"):
-            self._warm_up()
-        why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")
-        rows = [Row("model", model.name, model.origin), *summary(plan, why), _kv_row(self._worker)]
-        self.info = CoreInfo(
-            model_name=_value(given, "model.served_name") or model.name,
-            model_path=str(model.path),
-            vocab_size=checkpoint.config.vocab_size,
-            max_model_len=plan["scheduler.max_model_len"],
-            max_num_seqs=plan["scheduler.max_num_seqs"],
-            num_blocks=space.blocks,
-            block_size=plan["cache.block_size"],
-            plan_hash=plan.hash,
-            summary=[(row.label, row.value, row.reason) for row in rows],
-            phases=phases.seconds,
-            warnings=list(plan.warnings),
-        )
+        with ExitStack() as stack:
+            stack.callback(self._worker.close)
+            plan, space = self._worker.plan, self._worker.space
+            pages = self._pages()
+            self._scheduler = Scheduler(
+                SchedulerConfig(**{name: plan[f"scheduler.{name}"] for name in SchedulerConfig.__slots__}),
+                BlockManager(
+                    space.blocks,
+                    plan["cache.block_size"],
+                    plan["cache.enable_prefix_caching"],
+                    tuple(CacheGroup(space.blocks, page) for page in pages),
+                ),
+            )
+            with phases("warm up"):
+                self._warm_up(pages)
+            why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")
+            rows = [Row("model", model.name, model.origin), *summary(plan, why), _kv_row(self._worker)]
+            self.info = CoreInfo(
+                model_name=value_of(given, "model.served_name") or model.name,
+                model_path=str(model.path),
+                vocab_size=checkpoint.config.vocab_size,
+                max_model_len=plan["scheduler.max_model_len"],
+                max_num_seqs=plan["scheduler.max_num_seqs"],
+                num_blocks=space.blocks,
+                block_size=plan["cache.block_size"],
+                plan_hash=plan.hash,
+                summary=[(row.label, row.value, row.reason) for row in rows],
+                phases=phases.seconds,
+                warnings=list(plan.warnings),
+            )
+            stack.pop_all()
 
     @property
     def plan(self) -> Plan:
@@ -120,20 +116,35 @@ class EngineCore:
         """Give the device back."""
         self._worker.close()
 
-    def _warm_up(self) -> None:
-        request = Request("warm-up", [0, 0], SamplingParams(temperature=0, max_tokens=1), time.monotonic())
-        runner, blocks = self._worker.runner, tuple([0] for _ in self._worker.plan.program.groups())
-        runner.sample(runner.submit(Batch([Work(request.id, [0, 0], 0, blocks, True)], [(request, [])])))
-        runner.submit(Batch([], [], [request.id]))
+    def _pages(self) -> tuple[int, ...]:
+        """Tokens per block of each cache group."""
+        program = self._worker.plan.program
+        return tuple(program.caches[names[0]].page for names in program.groups())
 
-
-def _value(given: Mapping[str, Given], key: str) -> Any:
-    return given[key].value if key in given else None
+    def _warm_up(self, pages: tuple[int, ...]) -> None:
+        """A step of a prompt beside a generation, then one of two generations; one request drawn, one greedy. What it
+        leaves in the first block is nobody's."""
+        length = min(WARM_TOKENS, *pages)
+        drawn = SamplingParams(temperature=1.0, top_p=0.9, seed=0, max_tokens=2)
+        greedy = SamplingParams(temperature=0, max_tokens=2)
+        requests = [
+            Request(name, [0] * length, params, time.monotonic())
+            for name, params in (("warm-up drawn", drawn), ("warm-up greedy", greedy))
+        ]
+        blocks, ids = tuple([0] for _ in pages), [request.id for request in requests]
+        first, second = ids
+        runner, last = self._worker.runner, length - 1
+        for work, new in (
+            ([Work(first, [0] * length, 0, blocks, True), Work(second, [0], last, blocks, True)], requests),
+            ([Work(name, [0], last, blocks, True) for name in ids], []),
+        ):
+            runner.sample(runner.submit(Batch(work, [(request, []) for request in new])))
+        runner.submit(Batch([], [], ids))
 
 
 def _refuse_parallel(given: Mapping[str, Given]) -> None:
     for name in ("tensor", "pipeline", "data"):
-        size = _value(given, f"parallel.{name}_parallel_size") or 1
+        size = value_of(given, f"parallel.{name}_parallel_size")
         if size > 1:
             raise UserError(
                 f"--{name}-parallel-size={size} was asked for, but serving over several devices is not built yet; "
