@@ -75,6 +75,8 @@ class Lifecycle:
         try:
             await asyncio.wait({starting, self.signalled, web}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
+                if not self.signalled.done():
+                    _log_end(web)
                 return await self._call_off(starting)
             try:
                 engine = starting.result()
@@ -100,7 +102,7 @@ class Lifecycle:
                 logger.error("The engine core has stopped: %s. The server ends.", engine.errored)
                 await asyncio.wait({self.signalled}, timeout=DEAD_SECONDS)
             else:
-                logger.error("The HTTP server has ended by itself: %r", web.exception())
+                _log_end(web)
             return 1
         finally:
             await engine.close(CLOSE_SECONDS)
@@ -143,3 +145,7 @@ class Lifecycle:
 
     def _of(self, key: str) -> Any:
         return value_of(self.given, key)
+
+
+def _log_end(web: asyncio.Task[None]) -> None:
+    logger.error("The HTTP server has ended by itself: %r", web.exception())

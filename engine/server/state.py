@@ -61,6 +61,12 @@ class ServerState:
             message = f"The model {name[:200]!r} does not exist; this server has {self.served_name!r}."
             raise RequestError(message, "model", 404)
 
+    def admit(self, task: asyncio.Task[object]) -> None:
+        """Let ``abort_all`` end ``task``, also when it has come before."""
+        self.active.add(task)
+        if self.aborting:
+            task.cancel()
+
     def abort_all(self) -> None:
         """End every request being answered with an error."""
         self.aborting = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +17,6 @@ from engine.server.state import ServerState
 
 COMMIT_SECONDS = 2.0  # an error before this still gets its own status; afterwards the 200 is on its way
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-SHUTDOWN = RequestError("The server is shutting down.", None, 503)
 T = TypeVar("T")
 Events = AsyncGenerator[dict[str, Any], None]
 
@@ -29,12 +27,12 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     state: ServerState = request.app.state.server
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_gone(request.receive))
-    state.active.add(task)
+    state.admit(task)
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done() and not task.cancelled():
             return task.result()
-        raise SHUTDOWN if state.aborting else ClientGoneError
+        raise _shutdown() if state.aborting else ClientGoneError
     finally:
         state.active.discard(task)
         await _end(task, gone)
@@ -43,15 +41,25 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def event_stream(request: Request, events: Events, headers: dict[str, str]) -> Response:
     """A response of ``data: {...}`` events and a final ``data: [DONE]``. What ``events`` raises soon is raised here;
     what it raises later becomes an error event, after which the stream ends without ``[DONE]``."""
+    state: ServerState = request.app.state.server
     first = asyncio.create_task(anext(events))
     gone = asyncio.create_task(_gone(request.receive))
-    await asyncio.wait({first, gone}, timeout=COMMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    error = first.exception() if first.done() else None
-    if gone.done() or error is not None:
+    state.admit(first)
+    try:
+        await asyncio.wait({first, gone}, timeout=COMMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        error: BaseException | None = ClientGoneError() if gone.done() else None
+        if first.cancelled():
+            error = _shutdown()
+        elif first.done():
+            error = first.exception() or error
+        if error is not None:
+            raise error
+    except BaseException:
+        state.active.discard(first)
         await _end(first, gone)
         await events.aclose()
-        raise error or ClientGoneError
-    return EventResponse(request.app.state.server, first, events, gone, headers)
+        raise
+    return EventResponse(state, first, events, gone, headers)
 
 
 class EventResponse(Response):
@@ -70,30 +78,41 @@ class EventResponse(Response):
         self.init_headers(HEADERS | headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        task = asyncio.create_task(self._pump(lambda body, more: send(_body(body, more))))
-        self.state.active.add(task)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._follow(asyncio.create_task(self._pump(lambda body, more: send(_body(body, more)))), send)
+        finally:
+            self.state.active.discard(self.first)
+            await _end(self.first, self.gone)
+            await self.events.aclose()
+
+    async def _follow(self, task: asyncio.Task[None], send: Send) -> None:
+        self.state.active.discard(self.first)
+        self.state.admit(task)
         try:
             await asyncio.wait({task, self.gone}, return_when=asyncio.FIRST_COMPLETED)
             if self.state.aborting and task.cancelled() and not self.gone.done():
-                await send(_body(_event(error_object(*describe(SHUTDOWN))), False))
+                await send(_body(_event(error_object(*describe(_shutdown()))), False))
         finally:
             self.state.active.discard(task)
-            await _end(task, self.first, self.gone)
+            await _end(task)
 
     async def _pump(self, write: Callable[[bytes, bool], Awaitable[None]]) -> None:
-        async with aclosing(self.events):
-            try:
-                event: dict[str, Any] | None = await self.first
-                while event is not None:
-                    await write(_event(event), True)
-                    event = await anext(self.events, None)
-                last = b"data: [DONE]\n\n"
-            except OSError:  # the socket is gone; closing the events aborts
-                return
-            except Exception as error:  # shown to the client as the last event
-                last = _event(error_object(*describe(error)))
+        try:
+            event: dict[str, Any] | None = await self.first
+            while event is not None:
+                await write(_event(event), True)
+                event = await anext(self.events, None)
+            last = b"data: [DONE]\n\n"
+        except OSError:  # the socket is gone; closing the events aborts
+            return
+        except Exception as error:  # shown to the client as the last event
+            last = _event(error_object(*describe(error)))
         await write(last, False)
+
+
+def _shutdown() -> RequestError:
+    return RequestError("The server is shutting down.", None, 503)
 
 
 def _event(content: dict[str, Any]) -> bytes:

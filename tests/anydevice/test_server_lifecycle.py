@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine.server import lifecycle
 from tests.scripted_engine import error_of, events
 
 ROOT = Path(__file__).parents[2]
@@ -269,6 +271,21 @@ def test_a_start_that_fails(settings, code, message):
         assert process.exit_code(40) == code
         time.sleep(0.2)
         assert message in process.said()[1]
+
+
+def test_an_http_server_that_ends_during_the_start_says_why(monkeypatch, caplog):
+    class Failing(lifecycle.WebServer):
+        async def serve(self, sockets=None):
+            raise OSError("the socket is no socket")
+
+    async def start_engine(*args):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(lifecycle, "WebServer", Failing)
+    monkeypatch.setattr(lifecycle, "start_engine", start_engine)
+    with socket.socket() as listener:
+        assert asyncio.run(lifecycle.Lifecycle({}, listener).run()) == 1
+    assert "the socket is no socket" in caplog.text
 
 
 def test_the_periodic_line_is_quiet_when_idle():

@@ -165,6 +165,36 @@ def test_requests_under_way_when_the_server_aborts(stream):
         until(lambda: not server.call(lambda: server.core.live))
 
 
+@pytest.mark.parametrize(("commit", "status"), [(30, 503), (0.05, 200)])
+def test_a_stream_without_its_first_token_is_aborted_too(monkeypatch, commit, status):
+    monkeypatch.setattr("engine.server.stream.COMMIT_SECONDS", commit)
+    with serving(Script(step_s=20)) as server, ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(server.completion, stream=True, **ENDLESS | {"max_tokens": 5})
+        until(lambda: server.call(lambda: server.core.live))
+        time.sleep(0.2)
+        assert len(server.state.active) == 1
+        server.call(server.state.abort_all)
+        answer = pending.result(5)
+        assert answer.status_code == status
+        error = error_of(answer, 503) if status == 503 else events(answer.text)[-1]["error"]
+        assert "shutting down" in error["message"]
+        assert not server.call(lambda: server.core.live) and not server.state.active
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_comes_while_the_server_aborts(stream):
+    with serving() as server:
+        server.call(server.state.abort_all)
+        error_of(server.completion(stream=stream), 503)
+        assert not server.state.active
+
+
+def test_every_refusal_is_an_error_of_its_own():
+    from engine.server.stream import _shutdown
+
+    assert _shutdown() is not _shutdown()
+
+
 def test_a_slow_first_token_does_not_hold_back_the_headers(monkeypatch):
     monkeypatch.setattr("engine.server.stream.COMMIT_SECONDS", 0.1)
     with serving(Script(step_s=1.0)) as server:
