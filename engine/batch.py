@@ -37,7 +37,8 @@ class Work(msgspec.Struct, frozen=True):
     """One request's share of a step.
 
     ``tokens``: ids computed in this step, at positions ``start .. start + len(tokens) - 1``; ``start`` tokens are in
-    the cache. ``blocks``: one block table per cache group, long enough for every position of this step.
+    the cache. ``blocks``: one block table per cache group, long enough for every position of this step; it may still
+    grow at its end, to be read only.
     ``sample``: the last token's logits yield the next token (false inside a chunked prompt).
     """
 
@@ -88,12 +89,14 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
 class Sampled(msgspec.Struct, frozen=True):
     """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
-    step (the token at position p is scored by the logits of p - 1), in order."""
+    step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token;
+    the request ends."""
 
     request_id: str
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    error: str | None = None
 
 
 class Output(msgspec.Struct, frozen=True):

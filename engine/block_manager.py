@@ -19,7 +19,8 @@ class CacheGroup:
 
 @dataclass(slots=True)
 class BlockTable:
-    """What one request holds: per cache group the physical blocks in logical order.
+    """What one request holds: per cache group the physical blocks in logical order. A list of them only grows: a
+    release puts a new one in its place.
 
     ``keys``: its encoded extra keys. ``digests`` name the full blocks of its token history, computed when needed; they
     outlive a release because a history only grows.
@@ -106,6 +107,11 @@ class BlockManager:
 
     def extend(self, table: BlockTable, total: int) -> bool:
         """Lengthen a table to hold ``total`` tokens. False, and nothing taken, if the blocks do not suffice."""
+        for group, blocks in zip(self.groups, table.blocks, strict=True):
+            if len(blocks) * group.block_size < total:
+                break
+        else:
+            return True
         missing = [
             max(_ceil(total, group.block_size) - len(blocks), 0)
             for group, blocks in zip(self.groups, table.blocks, strict=True)
@@ -131,8 +137,14 @@ class BlockManager:
         for index, pool in enumerate(self._pools):
             for block in reversed(table.blocks[index]):
                 pool.give_back(block)
-            table.blocks[index].clear()
             table.registered[index] = 0
+        table.blocks = tuple([] for _ in self.groups)
+
+    def spoil(self, blocks: tuple[list[int], ...]) -> None:
+        """What these blocks (per group, held or idle) contain may be wrong: nobody finds them from now on."""
+        for pool, several in zip(self._pools, blocks, strict=True):
+            for block in several:
+                pool.spoil(block)
 
     def held(self, table: BlockTable) -> int:
         """Tokens that the table has room for."""

@@ -40,11 +40,14 @@ class BlockPool:
     def take(self) -> int:
         """A block for new content; what it held is forgotten. The caller has checked ``idle``."""
         block, _ = self._idle.popitem(last=False)
-        digest = self._digests.pop(block, None)
-        if digest is not None:
-            del self._blocks[digest]
+        self._forget(block)
         self._references[block] = 1
         return block
+
+    def spoil(self, block: int) -> None:
+        """Nobody may find this block any more, held or idle."""
+        if self._forget(block) and self.is_idle(block):
+            self._idle.move_to_end(block, last=False)
 
     def give_back(self, block: int) -> None:
         """One holder less. Give back a table from its end, so that the start of a prefix outlives its end."""
@@ -59,3 +62,10 @@ class BlockPool:
         if digest not in self._blocks:
             self._blocks[digest] = block
             self._digests[block] = digest
+
+    def _forget(self, block: int) -> bool:
+        digest = self._digests.pop(block, None)
+        if digest is None:
+            return False
+        del self._blocks[digest]
+        return True

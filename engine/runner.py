@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,23 @@ from platforms.contract import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A submitted step. ``logits``: [rows, vocab]; ``sampled``: row of each request that takes a token; ``scored``:
-    rows of the prompt positions of each request that wants their log-probabilities."""
+    """A submitted step. ``requests``: those of its work, by id, as they were. ``logits``: [rows, vocab]; ``sampled``:
+    row of each request that takes a token; ``scored``: rows of the prompt positions of each request that wants their
+    log-probabilities."""
 
     batch: Batch
+    requests: dict[str, Request]
     logits: Any
     sampled: dict[str, int]
     scored: dict[str, range]
 
 
 class Runner:
-    """Owns a worker's program, caches and sampler. ``submit`` queues a step, ``sample`` waits for its tokens."""
+    """Owns a worker's program, caches and sampler. ``submit`` queues a step, ``sample`` waits for its tokens.
+
+    Several steps may be submitted before the first is sampled; they are sampled in the same order. The sampler learns
+    and forgets requests when their step is sampled, so that an id may end and begin again in between.
+    """
 
     def __init__(self, bound: Bound, program: Program, vocab_size: int, runtime: Runtime) -> None:
         self._bound = bound
@@ -34,15 +41,16 @@ class Runner:
         self._runtime = runtime
         self._sampler = Sampler(vocab_size, runtime.device)
         self._requests: dict[str, Request] = {}
+        self._unsampled: deque[Batch] = deque()
 
     def submit(self, batch: Batch) -> Handle:
-        """Start computing. Requests that the batch names as finished are forgotten first, new ones learnt."""
+        """Start computing. Requests that the batch names as finished are forgotten first, new ones learnt. A batch
+        without work needs no ``sample``."""
         for name in batch.finished:
             self._requests.pop(name, None)
-            self._sampler.forget(name)
-        for request, generated in batch.new:
+        for request, _ in batch.new:
             self._requests[request.id] = request
-            self._sampler.add(request, generated)
+        requests = {work.request_id: self._requests[work.request_id] for work in batch.work}
         rows: list[int] = []
         sampled: dict[str, int] = {}
         scored: dict[str, range] = {}
@@ -56,44 +64,60 @@ class Runner:
             if work.sample:
                 sampled[work.request_id] = len(rows)
                 rows.append(at - 1)
+        self._unsampled.append(batch)
         if not batch.work:
-            return Handle(batch, None, sampled, scored)
+            if len(self._unsampled) == 1:
+                self._introduce(batch)
+            return Handle(batch, requests, None, sampled, scored)
         with torch.inference_mode(), self._runtime.compute():
             logits = self._bound.run({**self._inputs(batch.work), "rows": self._tensor(rows)})["logits"]
-        return Handle(batch, logits, sampled, scored)
+        return Handle(batch, requests, logits, sampled, scored)
 
     def sample(self, handle: Handle, masks: Any = None) -> list[Sampled]:
         """Tokens and log-probabilities of every request of the step, in the order of its work. ``masks``: see
-        ``Sampler.sample``, one row per sampled request."""
+        ``Sampler.sample``, one row per sampled request. A request whose logits or mask give no token has an error."""
+        self._introduce(handle.batch)
         tokens: dict[str, int] = {}
         logprobs: dict[str, list[TokenLogprobs] | None] = {}
         scores: dict[str, list[TokenLogprobs]] = {}
+        errors: dict[str, str | None] = {}
         with torch.inference_mode(), self._runtime.compute():
             names = list(handle.sampled)
             if names:
                 chosen = handle.logits
                 if len(names) < len(chosen):
                     chosen = chosen[self._tensor(list(handle.sampled.values()))]
-                found, reports = self._sampler.sample(chosen, names, masks)
+                found, reports, problems = self._sampler.sample(chosen, names, masks)
                 tokens = dict(zip(names, self._runtime.fetch(found).wait().tolist(), strict=True))
                 logprobs = dict(zip(names, reports, strict=True))
+                errors = dict(zip(names, problems, strict=True))
             for work in handle.batch.work:
                 span = handle.scored.get(work.request_id)
                 if span is not None:
-                    request = self._requests[work.request_id]
+                    request = handle.requests[work.request_id]
                     targets = request.prompt[work.start + 1 : work.start + 1 + len(span)]
-                    scores[work.request_id] = self._sampler.prompt_logprobs(
+                    scores[work.request_id], problem = self._sampler.prompt_logprobs(
                         handle.logits[span.start : span.stop], targets, request.params.prompt_logprobs or 0
                     )
+                    errors[work.request_id] = errors.get(work.request_id) or problem
         return [
-            Sampled(
-                work.request_id,
-                [tokens[work.request_id]] if work.request_id in tokens else [],
-                logprobs.get(work.request_id),
-                scores.get(work.request_id),
-            )
-            for work in handle.batch.work
+            Sampled(name, [], error=error)
+            if (error := errors.get(name)) is not None
+            else Sampled(name, [tokens[name]] if name in tokens else [], logprobs.get(name), scores.get(name))
+            for name in handle.requests
         ]
+
+    def _introduce(self, batch: Batch) -> None:
+        """Tell the sampler who ended and began, up to and with ``batch``."""
+        while True:
+            assert self._unsampled, "steps are sampled once, in the order in which they were submitted"
+            earlier = self._unsampled.popleft()
+            for name in earlier.finished:
+                self._sampler.forget(name)
+            for request, generated in earlier.new:
+                self._sampler.add(request, generated)
+            if earlier is batch:
+                return
 
     def _scored(self, work: Work) -> int:
         request = self._requests[work.request_id]

@@ -16,6 +16,7 @@ from engine.sampling.ranking import describe
 from engine.sampling.state import State, penalised
 
 _CHUNK = 2**23
+_NOT_FINITE = "the logits hold NaN or infinity"
 
 
 class Sampler:
@@ -45,49 +46,55 @@ class Sampler:
     @torch.inference_mode()
     def sample(
         self, logits: Tensor, request_ids: list[str], masks: Tensor | None = None
-    ) -> tuple[Tensor, list[list[TokenLogprobs] | None]]:
+    ) -> tuple[Tensor, list[list[TokenLogprobs] | None], list[str | None]]:
         """One token per request, recorded as generated.
 
         ``logits`` [n, vocab] of any float dtype, left unchanged; ``request_ids`` distinct and added; ``masks``
-        [n, vocab] bool, true where a token is allowed. Returns tokens [n] int64 on the device and per request a list
-        of one ``TokenLogprobs``, or None where it did not ask. Where a mask allows only what ``min_tokens`` forbids,
-        the mask wins. Raises ``RuntimeError`` naming the requests whose logits hold NaN or +inf, or whose mask allows
-        nothing; then nothing is recorded. Waits for the device.
+        [n, vocab] bool, true where a token is allowed. Returns tokens [n] int64 on the device; per request a list of
+        one ``TokenLogprobs``, or None where it did not ask; per request None, or why it has no token: its logits hold
+        NaN or +inf, or its mask allows nothing. Nothing is recorded for such a request, its number among the tokens
+        means nothing, and the others are as if it were not there. Where a mask allows only what ``min_tokens``
+        forbids, the mask wins. Waits for the device.
         """
         assert logits.shape == (len(request_ids), self.vocab_size)
         states = [self._states[request_id] for request_id in request_ids]
         if masks is None and all(state.plain and not state.held for state in states):
             tokens = logits.argmax(-1)
-            _require_finite(logits.gather(1, tokens.unsqueeze(-1)), request_ids, "the logits hold NaN or infinity")
-            for state in states:
-                state.step += 1
-            return tokens, [None] * len(states)
+            errors = _explain(logits.gather(1, tokens.unsqueeze(-1)), [_NOT_FINITE] * len(states))
+            self._record(tokens, states, errors)
+            return tokens, [None] * len(states), errors
         raw = logits.float()
-        _require_finite(raw.amax(-1), request_ids, "the logits hold NaN or infinity")
-        tokens = choose(self._adjust(raw, states, request_ids, masks), states)
-        self._record(tokens, states)
-        return tokens, _report(raw, tokens, states)
+        errors = _explain(raw.amax(-1), [_NOT_FINITE] * len(states))
+        raw = _blank(raw, errors)
+        adjusted = self._adjust(raw, states, masks)
+        if adjusted is not raw:
+            later = _explain(adjusted.amax(-1), _causes(masks, len(states)))
+            errors = [first or second for first, second in zip(errors, later, strict=True)]
+            adjusted = _blank(adjusted, later)
+        tokens = choose(adjusted, states)
+        self._record(tokens, states, errors)
+        return tokens, _report(raw, tokens, states, errors), errors
 
     @torch.inference_mode()
-    def prompt_logprobs(self, logits: Tensor, targets: list[int], k: int) -> list[TokenLogprobs]:
+    def prompt_logprobs(self, logits: Tensor, targets: list[int], k: int) -> tuple[list[TokenLogprobs], str | None]:
         """Score the prompt token ``targets[i]`` by ``logits[i]`` ([m, vocab] of any float dtype, the logits of the
-        position before it), with the ``k`` most likely. Raises ``RuntimeError`` if the logits hold NaN or +inf."""
+        position before it), with the ``k`` most likely. With NaN or +inf among the logits there are no entries, but an
+        error."""
         assert logits.shape == (len(targets), self.vocab_size)
         result: list[TokenLogprobs] = []
         rows = max(1, _CHUNK // self.vocab_size)
         for start in range(0, len(targets), rows):
             part = logits[start : start + rows].float()
             wanted = targets[start : start + rows]
-            positions = [f"row {start + i} of prompt_logprobs" for i in range(len(wanted))]
-            _require_finite(part.amax(-1), positions, "the logits hold NaN or infinity")
+            if any(_explain(part.amax(-1), [_NOT_FINITE] * len(wanted))):
+                return [], f"{_NOT_FINITE} inside the prompt"
             result += describe(part, torch.tensor(wanted, device=part.device), [k] * len(wanted))
-        return result
+        return result, None
 
-    def _adjust(self, raw: Tensor, states: list[State], request_ids: list[str], masks: Tensor | None) -> Tensor:
+    def _adjust(self, raw: Tensor, states: list[State], masks: Tensor | None) -> Tensor:
         logits = raw
         if masks is not None:
             logits = raw.masked_fill(~masks, -torch.inf)
-            _require_finite(logits.amax(-1), request_ids, "the mask allows no token")
         biased = [(row, token, value) for row, s in enumerate(states) for token, value in s.bias.items()]
         held = [(row, token) for row, s in enumerate(states) if s.held for token in s.stop_ids]
         slots = [(row, s.slot) for row, s in enumerate(states) if s.slot is not None]
@@ -109,21 +116,28 @@ class Sampler:
             logits[index] = self._penalties.penalise(logits[index], self._ids(places), params)
         return logits
 
-    def _record(self, tokens: Tensor, states: list[State]) -> None:
-        slots = [(row, s.slot) for row, s in enumerate(states) if s.slot is not None]
+    def _record(self, tokens: Tensor, states: list[State], errors: list[str | None]) -> None:
+        good = [(row, s) for row, (s, error) in enumerate(zip(states, errors, strict=True)) if error is None]
+        slots = [(row, s.slot) for row, s in good if s.slot is not None]
         if slots:
             rows, places = zip(*slots, strict=True)
             self._penalties.record(self._ids(places), tokens[self._ids(rows)])
-        for state in states:
+        for _, state in good:
             state.step += 1
 
     def _ids(self, values: list[int] | tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
 
-def _report(raw: Tensor, tokens: Tensor, states: list[State]) -> list[list[TokenLogprobs] | None]:
+def _report(
+    raw: Tensor, tokens: Tensor, states: list[State], errors: list[str | None]
+) -> list[list[TokenLogprobs] | None]:
     result: list[list[TokenLogprobs] | None] = [None] * len(states)
-    asked = [(row, s.params.logprobs) for row, s in enumerate(states) if s.params.logprobs is not None]
+    asked = [
+        (row, s.params.logprobs)
+        for row, (s, error) in enumerate(zip(states, errors, strict=True))
+        if s.params.logprobs is not None and error is None
+    ]
     if asked:
         index = torch.tensor([row for row, _ in asked], device=raw.device)
         described = describe(raw[index], tokens[index], [k for _, k in asked])
@@ -132,7 +146,20 @@ def _report(raw: Tensor, tokens: Tensor, states: list[State]) -> list[list[Token
     return result
 
 
-def _require_finite(maxima: Tensor, names: list[str], problem: str) -> None:
-    wrong = ~maxima.flatten().isfinite()
-    if wrong.any():
-        raise RuntimeError(f"{problem}: {', '.join(names[i] for i in wrong.nonzero().flatten().tolist())}")
+def _explain(maxima: Tensor, causes: list[str]) -> list[str | None]:
+    finite = maxima.flatten().isfinite().tolist()
+    return [None if fine else cause for fine, cause in zip(finite, causes, strict=True)]
+
+
+def _causes(masks: Tensor | None, rows: int) -> list[str]:
+    if masks is None:
+        return ["logit_bias and penalties take every logit out of range"] * rows
+    return ["the mask allows no token"] * rows
+
+
+def _blank(logits: Tensor, errors: list[str | None]) -> Tensor:
+    """Zeros in place of the rows that have an error: no cause of trouble for what is computed with them."""
+    if not any(errors):
+        return logits
+    rows = torch.tensor([error is not None for error in errors], device=logits.device)
+    return logits.masked_fill(rows.unsqueeze(-1), 0)

@@ -148,15 +148,17 @@ class Scheduler:
 
     def update(self, batch: Batch, sampled: list[Sampled]) -> list[Output]:
         """Take in the result of the oldest submitted batch. Results of requests that have ended or been preempted
-        since are ignored."""
+        since are ignored. A result with an error ends its request, and nobody is given what it left in the cache."""
         flight = self._flights.popleft()
         assert flight.batch is batch, "batches are updated in the order in which they were scheduled"
         results = {result.request_id: result for result in sampled}
         now = self._clock()
         outputs = []
         for work, (seq, life) in zip(batch.work, flight.lives, strict=True):
+            result = results.get(work.request_id) or Sampled(work.request_id, [])
+            if result.error is not None:
+                self._blocks.spoil(work.blocks)
             if seq.life == life:
-                result = results.get(work.request_id) or Sampled(work.request_id, [])
                 outputs.append(self._advance(seq, work, result, now))
         return [output for output in outputs if output is not None]
 
@@ -186,7 +188,7 @@ class Scheduler:
             seq.id,
             seq.tokens[start:end],
             start,
-            tuple(list(blocks) for blocks in seq.table.blocks),
+            seq.table.blocks,
             sample=end == len(seq.tokens) and seq.max_tokens > 0,
         )
 
@@ -264,6 +266,9 @@ class Scheduler:
             self._released.append(seq.id)
 
     def _advance(self, seq: Sequence, work: Work, result: Sampled, now: float) -> Output | None:
+        if result.error is not None:
+            self._end(seq)
+            return seq.output([], FinishReason.ERROR, error=result.error)
         before, end = len(seq.tokens), work.start + len(work.tokens)
         kept, reason = seq.accept(result.tokens, self.config.max_model_len) if work.sample else (0, None)
         tokens = seq.tokens[before:]

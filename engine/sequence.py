@@ -87,6 +87,7 @@ class Sequence:
         reason: FinishReason | None,
         logprobs: list[TokenLogprobs] | None = None,
         prompt_logprobs: list[TokenLogprobs] | None = None,
+        error: str | None = None,
     ) -> Output:
         """What the front end is told; the last one (``reason`` given) carries the times."""
         times = Times(self.request.arrival, self.first_scheduled, self.first_token, self.last_token, self.preemptions)
@@ -99,6 +100,7 @@ class Sequence:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             times=None if reason is None else times,
+            error=error,
         )
 
     def accept(self, tokens: list[int], max_model_len: int) -> tuple[int, FinishReason | None]:

@@ -52,7 +52,7 @@ def test_H_SMP_01_tiny_temperature_is_greedy(dtype: torch.dtype, temperature: fl
     sampler = Sampler(1000, DEVICE)
     for each in names:
         sampler.add(each, [])
-    tokens, logprobs = sampler.sample(logits, [each.id for each in names])
+    tokens, logprobs, _ = sampler.sample(logits, [each.id for each in names])
     assert tokens.tolist() == logits.argmax(-1).tolist()
     for row, entries in enumerate(logprobs):
         assert entries is not None and entries[0].token == tokens[row]
@@ -180,7 +180,7 @@ def test_masks_bind_every_way_of_choosing_and_beat_min_tokens() -> None:
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"top_p": 0.9}, {"top_k": 3, "logprobs": 2}])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_broken_logits_raise_and_record_nothing(params: dict, value: float) -> None:
+def test_broken_logits_are_their_own_requests_trouble(params: dict, value: float) -> None:
     sampler, untouched = Sampler(300, DEVICE), Sampler(300, DEVICE)
     for name in ("good", "bad"):
         for each in (sampler, untouched):
@@ -188,21 +188,40 @@ def test_broken_logits_raise_and_record_nothing(params: dict, value: float) -> N
     logits = noise(2, 300)
     broken = logits.clone()
     broken[1, 5] = value
-    with pytest.raises(RuntimeError, match=r"NaN or infinity: bad$"):
-        sampler.sample(broken, ["good", "bad"])
+    tokens, logprobs, errors = sampler.sample(broken, ["good", "bad"])
+    alone, alone_logprobs, none = untouched.sample(logits[:1], ["good"])
+    assert errors == [None, "the logits hold NaN or infinity"] and none == [None]
+    assert tokens[:1].tolist() == alone.tolist() and logprobs == [*alone_logprobs, None]
     assert torch.equal(
         sampler.sample(logits, ["good", "bad"])[0],
         untouched.sample(logits, ["good", "bad"])[0],
     )
-    with pytest.raises(RuntimeError, match="row 1 of prompt_logprobs"):
-        sampler.prompt_logprobs(broken, [0, 0], 1)
+    assert sampler.prompt_logprobs(broken, [0, 0], 1) == ([], "the logits hold NaN or infinity inside the prompt")
 
 
-def test_a_mask_that_allows_nothing_names_the_request() -> None:
-    sampler = Sampler(4, DEVICE)
-    sampler.add(request(), [])
-    with pytest.raises(RuntimeError, match=r"allows no token: a$"):
-        sampler.sample(torch.ones(1, 4, device=DEVICE), ["a"], torch.zeros(1, 4, dtype=torch.bool, device=DEVICE))
+@pytest.mark.parametrize("penalised", [False, True])
+def test_a_mask_that_allows_nothing_is_its_own_requests_trouble(penalised: bool) -> None:
+    extra = {"repetition_penalty": 1.5, "logit_bias": {1: 3.0}, "min_tokens": 3} if penalised else {}
+    requests = [request(name, seed=9, stop_ids={2}, logprobs=1, **extra) for name in ("free", "stuck")]
+    sampler, untouched = Sampler(4, DEVICE), Sampler(4, DEVICE)
+    for each in requests:
+        sampler.add(each, [])
+        untouched.add(each, [])
+    masks = torch.tensor([[True] * 4, [False] * 4], device=DEVICE)
+    for _ in range(5):
+        tokens, logprobs, errors = sampler.sample(torch.ones(2, 4, device=DEVICE), ["free", "stuck"], masks)
+        alone = untouched.sample(torch.ones(1, 4, device=DEVICE), ["free"], masks[:1])
+        assert errors == [None, "the mask allows no token"]
+        assert (tokens[:1].tolist(), logprobs[:1], logprobs[1]) == (alone[0].tolist(), alone[1], None)
+
+
+def test_penalties_that_leave_float32_are_an_error_and_not_a_crash() -> None:
+    logits = torch.full((2, 300), -3e38, device=DEVICE)
+    sampler = Sampler(300, DEVICE)
+    for name in ("a", "b"):
+        sampler.add(request(name, prompt=[*range(300)], repetition_penalty=9 if name == "b" else 1.0), [])
+    _, _, errors = sampler.sample(logits, ["a", "b"])
+    assert errors == [None, "logit_bias and penalties take every logit out of range"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -219,7 +238,7 @@ def test_logprobs_are_the_models_own(dtype: torch.dtype) -> None:
     sampler = Sampler(3000, DEVICE)
     for row, params in enumerate(settings):
         sampler.add(request(str(row), prompt=[9, 10], **params), [])
-    tokens, logprobs = sampler.sample(logits, ["0", "1", "2", "3"])
+    tokens, logprobs, _ = sampler.sample(logits, ["0", "1", "2", "3"])
     assert tokens.dtype == torch.int64 and tokens.device == logits.device and tokens[0] == 9
     assert torch.equal(logits, before)
     assert logprobs[2] is None
@@ -243,12 +262,13 @@ def test_prompt_logprobs_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     logits[3, :] = -math.inf
     logits[3, [5, 9]] = 1.0
     targets = [0, 199, 50, 7, 9]
-    entries = Sampler(200, DEVICE).prompt_logprobs(logits, targets, 4)
+    entries, error = Sampler(200, DEVICE).prompt_logprobs(logits, targets, 4)
+    assert error is None
     for row in (0, 1, 2, 4):
         check(entries[row], logits[row], targets[row], 4)
     assert entries[3].logprob == -math.inf and entries[3].rank == 9
     assert [i for i, _ in entries[3].top] == [5, 9, 0, 1]
-    assert Sampler(200, DEVICE).prompt_logprobs(logits[:0], [], 4) == []
+    assert Sampler(200, DEVICE).prompt_logprobs(logits[:0], [], 4) == ([], None)
 
 
 @given(st.integers(1, 3), st.sampled_from([5, 64, 129, 1000]), st.integers(1, 12), st.integers(0, 10**6))
@@ -273,7 +293,7 @@ def test_inside_and_outside_of_inference_mode() -> None:
 
 
 def test_no_requests() -> None:
-    tokens, logprobs = Sampler(8, DEVICE).sample(torch.zeros(0, 8, device=DEVICE), [])
+    tokens, logprobs, _ = Sampler(8, DEVICE).sample(torch.zeros(0, 8, device=DEVICE), [])
     assert tokens.shape == (0,) and logprobs == []
 
 

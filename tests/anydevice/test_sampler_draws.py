@@ -254,8 +254,8 @@ def test_a_row_in_a_batch_equals_the_row_alone(rows, vocab, dtype, seed, scale) 
         apart.add(each, [])
     for step in range(3):
         logits = noise(len(rows), vocab, seed + step, scale, dtype)
-        tokens, logprobs = together.sample(logits, [each.id for each in requests])
+        tokens, logprobs, _ = together.sample(logits, [each.id for each in requests])
         for row, each in enumerate(requests):
-            single, reported = apart.sample(logits[row : row + 1], [each.id])
+            single, reported, _ = apart.sample(logits[row : row + 1], [each.id])
             assert single.item() == tokens[row].item()
             assert reported[0] == logprobs[row]
