@@ -56,12 +56,15 @@ def _decode(
     found = cache.index_select(1, blocks[:, :width].reshape(-1)).view(2, count, width * page, kv_heads, head_dim)
     seen = None
     if window is not None or min(sizes) < longest:
-        seen = torch.arange(width * page) < lengths[:, None]
-        # What lies past a request's length may be NaN, which a product with 0 keeps.
-        found.view(2, -1, kv_heads, head_dim).index_fill_(1, (~seen).flatten().nonzero().flatten(), 0)
+        places = torch.arange(longest)
+        seen = places < lengths[:, None]
         if window is not None:
-            seen &= torch.arange(width * page) >= lengths[:, None] - window
-        seen = seen[:, None, None, :longest]
+            seen &= places >= lengths[:, None] - window
+        seen = seen[:, None, None, :]
+        # What lies past a request's length may be NaN, which a product with 0 keeps.
+        for request, size in enumerate(sizes):
+            if size < longest:
+                found[:, request, size:longest].zero_()
     k, v = found[:, :, :longest].transpose(2, 3)
     query = q.reshape(count, kv_heads, -1, head_dim)
     return scaled_dot_product_attention(query, k, v, attn_mask=seen, scale=scale).reshape(count, -1)
