@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.batch import FinishReason, Output, Request, Stats, Times
+from engine.config import value_of
 from engine.core_handle import DEFAULT_FACTORY, CoreProcess
 from engine.errors import EngineDeadError, RequestError, UserError
+from engine.expand import expand, seeds_from
 from engine.generation import CoreInfo, Delta
 from engine.messages import Abort, Add, Failed, Outputs, Ping, Pong, Progress, Ready, Rejected
-from engine.outputs import OutputProcessor, expand
+from engine.outputs import OutputProcessor
 from engine.sampling_params import SamplingParams
 from engine.streams import Stream
 
@@ -30,9 +32,10 @@ class AsyncEngine:
 
     ``info``: what the core said of itself. ``stats``: its state after the latest step. ``on_step``: told the tokens of
     each step once. ``dead``: set when the core has ended although nobody closed it; ``errored`` then says why.
+    ``seed``: what the seeds of requests that bring none are made from; without it they are fresh.
     """
 
-    def __init__(self, process: CoreProcess, info: CoreInfo, tokenizer: Tokenizer) -> None:
+    def __init__(self, process: CoreProcess, info: CoreInfo, tokenizer: Tokenizer, seed: int | None = None) -> None:
         self.info = info
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
         self.on_step: Callable[[int], None] = lambda tokens: None
@@ -45,6 +48,7 @@ class AsyncEngine:
         self._endings: dict[str, _Ending] = {}
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._number = 0
+        self._seeds = seeds_from(seed)
         self._listener = asyncio.create_task(self._listen(), name="engine-listener")
 
     @classmethod
@@ -63,7 +67,7 @@ class AsyncEngine:
         """
         process = CoreProcess.start(given, factory)
         try:
-            return cls(process, await _ready(process, report), tokenizer)
+            return cls(process, await _ready(process, report), tokenizer, value_of(given, "model.seed"))
         except BaseException:
             await process.stop(timeout=0)
             raise
@@ -107,6 +111,7 @@ class AsyncEngine:
             max_model_len=self.info.max_model_len,
             priority=priority,
             cache_salt=cache_salt,
+            seeds=self._seeds,
         )
         return self._generate(self._number, request_id, requests, on_times)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,8 +13,11 @@ import msgspec
 from engine.batch import Request
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
+from engine.scheduler_config import resolve_max_tokens
 
 MAX_PRIORITY = 2**31 - 1
+NO_SEEDS: Iterator[None] = itertools.repeat(None)
+_MASK, _GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 
 
 def expand(
@@ -27,13 +31,14 @@ def expand(
     arrival: float | None = None,
     priority: int = 0,
     cache_salt: str | None = None,
+    seeds: Iterator[int | None] = NO_SEEDS,
 ) -> list[Request]:
     """The ``params.n`` requests of one prompt, in order of their choice index.
 
     One choice keeps ``request_id``; several are ``request_id-0``, ``request_id-1``, .... Choice 0 keeps the seed and
     ``prompt_logprobs``; the others get seeds derived from (seed, index) and no ``prompt_logprobs``. ``max_tokens``
     ``None`` stays: the core makes it the rest of the context, or of its cache if that is smaller.
-    ``arrival``: seconds of the monotonic clock, now by default.
+    ``arrival``: seconds of the monotonic clock, now by default. ``seeds``: gives one to each prompt that brings none.
     Raises ``RequestError`` naming the field that cannot be served.
     """
     params = _checked(params, vocab_size)
@@ -42,23 +47,42 @@ def expand(
         raise RequestError(f"priority is {priority}; it must be from {-MAX_PRIORITY} to {MAX_PRIORITY}", "priority")
     if cache_salt is not None:
         _check_text(cache_salt, "cache_salt")
-    _check_room(len(prompt), params.max_tokens, max_model_len)
-    if params.min_tokens > max_model_len - len(prompt):
-        left = max_model_len - len(prompt)
-        raise RequestError(f"min_tokens is {params.min_tokens}; the context leaves {left} tokens", "min_tokens")
     arrival = time.monotonic() if arrival is None else arrival
     stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_ids)
-    requests = []
-    for index in range(params.n):
-        own = msgspec.structs.replace(
-            params,
-            n=1,
-            seed=None if params.seed is None else derive_seed(params.seed, index),
-            prompt_logprobs=params.prompt_logprobs if index == 0 else None,
-        )
-        own_id = request_id if params.n == 1 else f"{request_id}-{index}"
-        requests.append(Request(own_id, prompt, own, arrival, priority, stop_ids, cache_salt))
-    return requests
+    whole = Request(request_id, prompt, params, arrival, priority, stop_ids, cache_salt)
+    most = resolve_max_tokens(whole, max_model_len, capacity=max_model_len)
+    if params.min_tokens > most:
+        raise RequestError(f"min_tokens is {params.min_tokens}; the context leaves {most} tokens", "min_tokens")
+    seed = next(seeds) if params.seed is None else params.seed
+    return [_choice(whole, seed, index) for index in range(params.n)]
+
+
+def _choice(whole: Request, seed: int | None, index: int) -> Request:
+    params = msgspec.structs.replace(
+        whole.params,
+        n=1,
+        seed=None if seed is None else derive_seed(seed, index),
+        prompt_logprobs=whole.params.prompt_logprobs if index == 0 else None,
+    )
+    name = whole.id if whole.params.n == 1 else f"{whole.id}-{index}"
+    return msgspec.structs.replace(whole, id=name, params=params)
+
+
+def seeds_from(seed: int | None) -> Iterator[int | None]:
+    """Seeds of requests that bring none, in order of arrival: outputs of SplitMix64 started at the hash of ``seed``;
+    without a ``seed`` always ``None``, which lets each draw differ."""
+    if seed is None:
+        return NO_SEEDS
+    return map(_spread, itertools.count(_spread(seed) + _GOLDEN, _GOLDEN))
+
+
+def _spread(value: int) -> int:
+    """The finaliser of SplitMix64, as a signed number."""
+    value &= _MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    value ^= value >> 31
+    return value - ((value >> 63) << 64)
 
 
 def derive_seed(seed: int, index: int) -> int:
@@ -83,21 +107,6 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> list[int]:
         wrong = next(token for token in prompt if not 0 <= token < vocab_size)
         raise RequestError(f"prompt holds token id {wrong}; ids run from 0 to {vocab_size - 1}", "prompt")
     return prompt
-
-
-def _check_room(prompt: int, asked: int | None, limit: int) -> None:
-    if prompt >= limit:
-        raise RequestError(
-            f"prompt has {prompt} tokens and the context holds {limit}; no room is left to generate. "
-            "Send a shorter prompt",
-            "prompt",
-        )
-    if asked is not None and prompt + asked > limit:
-        raise RequestError(
-            f"prompt has {prompt} tokens and max_tokens asks for {asked}, but the context holds {limit}; "
-            f"max_tokens can be at most {limit - prompt} for this prompt",
-            "max_tokens",
-        )
 
 
 def _checked(params: SamplingParams, vocab_size: int) -> SamplingParams:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from engine.batch import Output, Request, TokenLogprobs
 from engine.chat_template import read_template
 from engine.errors import EngineDeadError, RequestError
+from engine.expand import expand, seeds_from
 from engine.generation import Delta
 from engine.generation_bar import generation_bar
 from engine.interrupt import deferred_interrupt
-from engine.outputs import OutputProcessor, expand
+from engine.outputs import OutputProcessor
 from engine.prompts import Prompt, at_prompt, read_conversations, read_params, read_prompts
 from engine.request_output import CompletionOutput, RequestOutput, positions
 from engine.sampling_params import SamplingParams
@@ -47,20 +48,23 @@ class LLM:
         template = read_template(value_of(given, "model.chat_template"))
         path = resolve_model(value_of(given, "model.name")).path
         tokenizer = load_tokenizer(find_gguf(path) or path)
-        self._set_up(EngineCore(given, offline=True), tokenizer, template)
+        self._set_up(EngineCore(given, offline=True), tokenizer, template, value_of(given, "model.seed"))
 
     @classmethod
-    def over(cls, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None = None) -> Self:
+    def over(
+        cls, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None = None, seed: int | None = None
+    ) -> Self:
         """An LLM over a core that is open already, which it will close."""
         self = cls.__new__(cls)
-        self._set_up(core, tokenizer, chat_template)
+        self._set_up(core, tokenizer, chat_template, seed)
         return self
 
-    def _set_up(self, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None) -> None:
+    def _set_up(self, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None, seed: int | None) -> None:
         self._core: EngineCore | None = core
         self._tokenizer, self._chat_template = tokenizer, chat_template
         self._info = core.info
         self._numbers = itertools.count()
+        self._seeds = seeds_from(seed)
         self._failure = "the engine was closed"
 
     def generate(
@@ -168,6 +172,7 @@ class LLM:
             max_model_len=self._info.max_model_len,
             priority=priority,
             cache_salt=prompt.cache_salt,
+            seeds=self._seeds,
         )
         return _Job(name, prompt, requests)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.batch import FinishReason, Output, TokenLogprobs
-from engine.expand import expand
 from engine.generation import Delta
 from engine.sampling_params import SamplingParams
 from engine.stop_strings import StopStrings
@@ -13,7 +12,7 @@ from engine.stop_strings import StopStrings
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
 
-__all__ = ["OutputProcessor", "expand"]
+__all__ = ["OutputProcessor"]
 
 
 class _Token(NamedTuple):

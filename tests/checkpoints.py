@@ -117,15 +117,12 @@ def write_hf(
     weights: Weights | None = None,
     shards: int = 1,
     dtype: str = "F32",
-    generation_config: Mapping[str, Any] | None = None,
 ) -> Path:
     """A Hub-style directory: ``config.json`` and one safetensors file, or ``shards`` of them with an index."""
     config = hf_config() if config is None else config
     weights = random_weights(config) if weights is None else weights
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    if generation_config is not None:
-        (directory / "generation_config.json").write_text(json.dumps(generation_config))
     if shards == 1:
         (directory / "model.safetensors").write_bytes(safetensors_bytes(weights, dtype))
         return directory

@@ -27,8 +27,6 @@ MODEL = ModelConfig(
     sliding_window=None,
     dtype="float32",
     weight_format="dense",
-    eos_ids=(0,),
-    bos_id=None,
 )
 ROPE_ROW = Kernel("rotary_kv_write", "fast", "nowhere:fast", priority=1)
 TABLES = Tables((ROPE_ROW,), (FusionOffer("fuse_rope_kvcache", always("offered here")),))

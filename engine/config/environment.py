@@ -13,12 +13,6 @@ _SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|S
 """What Kubernetes injects for every service in the namespace, one named like us included."""
 
 
-def lookup(name: str, environ: Mapping[str, str]) -> str:
-    """The text of a variable under our prefix or, failing that, under the other; ``""`` when unset. ``name`` carries
-    no prefix, as in ``CACHE_ROOT``."""
-    return environ.get(OWN_PREFIX + name, "") or environ.get(FOREIGN_PREFIX + name, "")
-
-
 def read_environment(environ: Mapping[str, str]) -> tuple[Assignments, list[str]]:
     """The values, and warnings. An empty variable is an unset one. Raises ``UserError`` naming the variable."""
     values, warnings = Assignments("environment"), []

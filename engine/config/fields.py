@@ -62,7 +62,8 @@ FIELDS: tuple[Field, ...] = (
           ("--dtype",), unset="auto"),
     Field("model.chat_template", k.FILE, MODEL, "a file with a Jinja template, or the template itself",
           ("--chat-template",), unset="the model's own"),
-    Field("model.seed", k.SEED, MODEL, "seed of requests that bring none", ("--seed",), 0),
+    Field("model.seed", k.SEED, MODEL, "what the seeds of requests that bring none are made from, in order of arrival",
+          ("--seed",), unset="a fresh one for every request"),
     Field("platform", k.NAME, DEVICE, "auto, NAME, NAME:target for a device described and not present, or "
           "module:attribute of a plugin that is not installed", ("--platform",), "auto"),
     Field("profile_file", k.FILE, DEVICE, "plan for a device saved by `engine platforms --json`",

@@ -37,10 +37,9 @@ def render_help(command: str, topic: str, width: int, color: bool, own: Sequence
 
 def render_levels(width: int, color: bool) -> str:
     """The table of levels."""
-    from engine.fusion.catalog import RULES, UNAVAILABLE
+    from engine.fusion.catalog import LEVEL_OF
 
-    levels = {rule.name: rule.level for rule in RULES} | {name: level for name, (level, _) in UNAVAILABLE.items()}
-    rows = describe(levels)
+    rows = describe(LEVEL_OF)
     head = {name: name.replace("_", " ") for name in rows[0]} | {"level": "level\nand what for"}
     cells = [[f"{row['level']}\n{row['purpose']}".strip(), *list(row.values())[1:-1]] for row in rows]
     return _block("Levels: what each asks for", [list(head.values())[:-1], *cells], width, color)

@@ -27,7 +27,7 @@ class ModelConfig:
     ``hidden_size / num_heads``. ``sliding_window``: tokens each position may look back on, itself included, in every
     layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
     stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
-    GGUF blocks. ``eos_ids``: any of them ends a text.
+    GGUF blocks. What ends a text is the tokenizer's to say.
     """
 
     architecture: Architecture
@@ -50,21 +50,18 @@ class ModelConfig:
     sliding_window: int | None
     dtype: Dtype
     weight_format: Literal["dense", "gguf"]
-    eos_ids: tuple[int, ...]
-    bos_id: int | None
 
     @staticmethod
     def from_hf(
         config: Mapping[str, object],
-        generation_config: Mapping[str, object] | None,
         name: str,
         overrides: Mapping[str, object] | None = None,
     ) -> ModelConfig:
-        """From the contents of ``config.json`` and ``generation_config.json``. ``overrides``: fields that replace
+        """From the contents of ``config.json``. ``overrides``: fields that replace
         those of ``config``. Raises ``UserError`` naming the field."""
         from engine.models.config_hf import read_hf
 
-        return read_hf(config, generation_config, name, overrides)
+        return read_hf(config, name, overrides)
 
     @staticmethod
     def from_gguf(
@@ -102,8 +99,3 @@ def check_rope(fields: Fields, rope: Rope, head_dim: int) -> None:
         fields.fail(f"the rope fields give no frequencies ({error}): {rope}")
     if not all(math.isfinite(frequency) and frequency > 0 for frequency in frequencies):
         fields.fail(f"the rope fields give frequencies that are not above 0: {rope}")
-
-
-def known_ids(ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-    """Without repeats, and without ids outside the vocabulary (-1 stands for "none"; a model cannot say them)."""
-    return tuple(dict.fromkeys(token for token in ids if 0 <= token < vocab_size))

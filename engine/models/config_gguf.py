@@ -12,7 +12,6 @@ from engine.models.config import (
     ModelConfig,
     check_heads,
     check_rope,
-    known_ids,
 )
 from engine.models.fields import Fields
 from engine.models.rope import Rope, yarn_attention_factor
@@ -21,7 +20,6 @@ from engine.weights.gguf_header import GgufTensor
 
 ARCHITECTURES: dict[str, Architecture] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _DTYPES: dict[str, Dtype] = {"F16": "float16", "BF16": "bfloat16"}
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def read_gguf(
@@ -52,7 +50,6 @@ def read_gguf(
     if embedding is None or len(embedding.shape) != 2:
         general.fail("tensor 'token_embd.weight' is missing or no matrix; the vocabulary size is not known without it")
     vocab = embedding.shape[0]
-    ends = [end for key in _END_KEYS for end in general.ids(f"tokenizer.ggml.{key}")]
     matrix = tensors.get("blk.0.ffn_up.weight", embedding)
     return ModelConfig(
         architecture=ARCHITECTURES[arch],
@@ -75,8 +72,6 @@ def read_gguf(
         sliding_window=fields.integer("attention.sliding_window", 0, least=0) or None,
         dtype=_DTYPES.get(matrix.type_name, "float32"),
         weight_format="gguf",
-        eos_ids=known_ids(tuple(ends), vocab),
-        bos_id=next(iter(known_ids(general.ids("tokenizer.ggml.bos_token_id"), vocab)), None),
     )
 
 

@@ -13,7 +13,6 @@ from engine.models.config import (
     ModelConfig,
     check_heads,
     check_rope,
-    known_ids,
 )
 from engine.models.fields import Fields
 from engine.models.rope_hf import merge_rope, read_rope
@@ -28,7 +27,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 def read_hf(
     config: Mapping[str, object],
-    generation_config: Mapping[str, object] | None,
     name: str,
     overrides: Mapping[str, object] | None,
 ) -> ModelConfig:
@@ -48,7 +46,6 @@ def read_hf(
     check_rope(fields, rope, head_dim)
     layers, vocab = fields.integer("num_hidden_layers", most=MAX_LAYERS), fields.integer("vocab_size")
     biased = architecture in ("llama", "qwen3") and fields.flag("attention_bias", False)
-    eos, bos = _end_ids(fields, generation_config, name, architecture)
     return ModelConfig(
         architecture=architecture,
         name=name,
@@ -70,8 +67,6 @@ def read_hf(
         sliding_window=_window(fields, architecture, layers),
         dtype=_dtype(fields),
         weight_format="dense",
-        eos_ids=known_ids(eos, vocab),
-        bos_id=next(iter(known_ids(bos, vocab)), None),
     )
 
 
@@ -132,14 +127,3 @@ def _dtype(fields: Fields) -> Dtype:
     if dtype not in get_args(Dtype):
         fields.refuse(key, " or ".join(get_args(Dtype)))
     return dtype  # type: ignore[return-value]
-
-
-def _end_ids(
-    fields: Fields, generation_config: Mapping[str, object] | None, name: str, architecture: Architecture
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    generation = Fields(f"generation_config.json of {name}", generation_config or {})
-    eos, bos = (fields.ids(key) + generation.ids(key) for key in ("eos_token_id", "bos_token_id"))
-    if architecture in ("llama", "mistral"):
-        eos = eos or (() if "eos_token_id" in fields.values else (2,))
-        bos = bos or (() if "bos_token_id" in fields.values else (1,))
-    return eos, bos

@@ -73,11 +73,3 @@ class Fields:
         if value not in known:
             self.refuse(key, " or ".join(known))
         return value
-
-    def ids(self, key: str) -> tuple[int, ...]:
-        """Zero or more token ids: a missing field, one id, or a list."""
-        value = self.get(key)
-        listed = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) for item in listed):
-            self.refuse(key, "token ids")
-        return tuple(listed)

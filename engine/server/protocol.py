@@ -105,7 +105,8 @@ class CompletionRequest(GenerationRequest):
 
 
 class ChatRequest(GenerationRequest):
-    """``messages`` are checked by ``engine.server.messages``; ``max_completion_tokens`` wins over ``max_tokens``."""
+    """``messages`` are checked by ``engine.server.conversation``; ``max_completion_tokens`` wins over
+    ``max_tokens``."""
 
     messages: list[Any]
     logprobs: Bool = False

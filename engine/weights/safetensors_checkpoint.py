@@ -25,8 +25,7 @@ _BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, 
 def read_safetensors_checkpoint(directory: Path, name: str) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     """Config and every tensor that the index (or the one file) names, unchecked. Raises ``UserError``."""
     raw = read_object(directory / "config.json")
-    generation = directory / "generation_config.json"
-    config = ModelConfig.from_hf(raw, read_object(generation) if generation.is_file() else None, name)
+    config = ModelConfig.from_hf(raw, name)
     tensors = _indexed(directory) if (directory / INDEX).is_file() else read_header(_single(directory))
     embedding = tensors.get("model.embed_tokens.weight")
     undeclared = raw.get("dtype") is None and raw.get("torch_dtype") is None

@@ -84,6 +84,21 @@ def test_times_of_every_choice_are_those_of_the_core():
     asyncio.run(main())
 
 
+def test_a_seed_of_the_engine_repeats_a_run():
+    async def run(**seed):
+        async with running(**seed) as engine:
+            found = []
+            for _ in range(3):
+                await engine.ping(timeout=5)  # takes no seed
+                found.append(text_of(await collect(engine, SamplingParams(max_tokens=8))))
+            return found
+
+    first = asyncio.run(run(**{"model.seed": 7}))
+    assert len(set(first)) == 3 and first == asyncio.run(run(**{"model.seed": 7}))
+    assert first != asyncio.run(run(**{"model.seed": 8}))
+    assert asyncio.run(run()) == ["abcabcab"] * 3
+
+
 def test_H_SCH_08_closing_the_stream_frees_the_core():
     async def main():
         async with running(step_s=0.002) as engine:

@@ -115,6 +115,17 @@ def test_H_SCH_09_three_choices_with_a_seed():
     assert len({choice.text for choice in first.outputs}) == 3 and texts([first]) == texts([second])
 
 
+def test_a_seed_of_the_engine_repeats_a_run(opened):
+    def run(seed):
+        with LLM(seed=seed) as llm:
+            results = llm.generate([[1], [1]], FOUR) + llm.generate([[1]], SamplingParams(n=2, max_tokens=4))
+        return [text for choices in texts(results) for text in choices]
+
+    first = run(7)
+    assert first == run(7) and len(set(first)) == 4
+    assert first != run(8) and len(set(run(None))) == 1
+
+
 def test_chat():
     llm = open_llm()
     conversation = [{"role": "user", "content": "hi"}]

@@ -31,7 +31,7 @@ def test_frequencies_equal_transformers(scaling: dict[str, Any], theta: float, h
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     values = hf_config(head_dim=head_dim, rope_theta=None, rope_parameters={**scaling, "rope_theta": theta})
-    ours = ModelConfig.from_hf(values, None, "tiny").rope
+    ours = ModelConfig.from_hf(values, "tiny").rope
     theirs = LlamaConfig(
         head_dim=head_dim,
         max_position_embeddings=values["max_position_embeddings"],
@@ -48,11 +48,11 @@ def test_plain_frequencies_equal_transformers() -> None:
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     theirs = LlamaRotaryEmbedding(LlamaConfig(hidden_size=64, num_attention_heads=4)).inv_freq
-    ours = ModelConfig.from_hf(hf_config(), None, "tiny").rope
+    ours = ModelConfig.from_hf(hf_config(), "tiny").rope
     torch.testing.assert_close(torch.tensor(ours.inverse_frequencies()), theirs, rtol=1e-6, atol=0)
 
 
 def test_partial_rotation() -> None:
-    rope = ModelConfig.from_hf(hf_config(partial_rotary_factor=0.5), None, "tiny").rope
+    rope = ModelConfig.from_hf(hf_config(partial_rotary_factor=0.5), "tiny").rope
     assert rope.dim == 8
     assert rope.inverse_frequencies() == pytest.approx([10000.0 ** (-2 * pair / 8) for pair in range(4)])

@@ -16,8 +16,8 @@ from engine.weights.gguf_file import open_gguf
 from tests.checkpoints import builtin_gguf, hf_config, write_gguf
 
 
-def _hf(architecture: str = "llama", generation: dict[str, Any] | None = None, **changes: Any) -> ModelConfig:
-    return ModelConfig.from_hf(hf_config(architecture, **changes), generation, "tiny")
+def _hf(architecture: str = "llama", **changes: Any) -> ModelConfig:
+    return ModelConfig.from_hf(hf_config(architecture, **changes), "tiny")
 
 
 def _gguf(path: Path, **changes: Any) -> ModelConfig:
@@ -50,8 +50,6 @@ def test_builtin_values() -> None:
         sliding_window=None,
         dtype="float32",
         weight_format="gguf",
-        eos_ids=(2,),
-        bos_id=1,
     )
 
 
@@ -106,7 +104,6 @@ def test_gguf_and_hub_agree(tmp_path: Path, architecture: str) -> None:
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"torch_dtype": "float64"}, "torch_dtype"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
-        ({"eos_token_id": "2"}, "eos_token_id"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"rope_scaling": "linear"}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type"),
@@ -146,22 +143,6 @@ def test_nonsense_in_gguf_is_refused_by_field(tmp_path: Path, metadata: dict[str
         _gguf(tmp_path, metadata=metadata)
 
 
-def test_end_ids_are_united() -> None:
-    assert _hf(eos_token_id=5).eos_ids == (5,)
-    assert _hf(eos_token_id=5, generation={"eos_token_id": [7, 5]}).eos_ids == (5, 7)
-    assert _hf(eos_token_id=[5, 6], generation={"eos_token_id": 7}).eos_ids == (5, 6, 7)
-    assert _hf(eos_token_id=-1, bos_token_id=4000).eos_ids == ()
-    assert _hf(bos_token_id=4000).bos_id is None
-    assert _hf("llama", eos_token_id=None, generation={"eos_token_id": 9}).eos_ids == (9,)
-    assert _hf("llama", eos_token_id=None).eos_ids == (2,)
-    assert _hf("qwen2", eos_token_id=None).eos_ids == ()
-
-
-def test_end_ids_of_gguf(tmp_path: Path) -> None:
-    metadata = {"tokenizer.ggml.eot_token_id": 9, "tokenizer.ggml.eom_token_id": 4294967295}
-    assert _gguf(tmp_path, metadata=metadata).eos_ids == (2, 9)
-
-
 def test_dtypes() -> None:
     assert _hf(torch_dtype="bfloat16").dtype == "bfloat16"
     assert _hf(torch_dtype=None, dtype="torch.float16").dtype == "float16"
@@ -191,7 +172,7 @@ def test_H_QNT_11_both_spellings_resolve_equally(kind: str, group: str, place: s
         values = {group: {**SCALINGS[kind], **dict.fromkeys(spellings, kind)}}
         if place == "file":
             return _hf("llama", **values)
-        return ModelConfig.from_hf(hf_config(), None, "tiny", overrides=values)
+        return ModelConfig.from_hf(hf_config(), "tiny", overrides=values)
 
     assert resolve("type") == resolve("rope_type") == resolve("type", "rope_type")
     assert resolve("type").rope.kind == kind
@@ -202,12 +183,12 @@ def test_H_QNT_11_different_spellings_are_refused(place: str) -> None:
     values = {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 4.0}}
     config, overrides = (hf_config(**values), None) if place == "file" else (hf_config(), values)
     with pytest.raises(UserError, match="rope_type"):
-        ModelConfig.from_hf(config, None, "tiny", overrides)
+        ModelConfig.from_hf(config, "tiny", overrides)
 
 
 def test_an_override_meets_the_file_field_by_field() -> None:
     config = hf_config(rope_scaling={"type": "linear", "factor": 2.0})
-    overridden = ModelConfig.from_hf(config, None, "tiny", {"rope_parameters": {"factor": 8.0}, "rope_theta": 5e5})
+    overridden = ModelConfig.from_hf(config, "tiny", {"rope_parameters": {"factor": 8.0}, "rope_theta": 5e5})
     assert overridden.rope == Rope(5e5, 16, "linear", 8.0)
 
 
@@ -256,7 +237,7 @@ _ROPE = st.dictionaries(
 @given(changes=st.dictionaries(st.sampled_from([*hf_config(), "head_dim", "dtype"]), _JSON, max_size=3), rope=_ROPE)
 def test_any_config_is_a_config_or_a_user_error(changes: dict[str, Any], rope: dict[str, Any]) -> None:
     try:
-        config = ModelConfig.from_hf({**hf_config(), "rope_scaling": rope, **changes}, None, "tiny")
+        config = ModelConfig.from_hf({**hf_config(), "rope_scaling": rope, **changes}, "tiny")
     except UserError:
         return
     assert config.num_heads % config.num_kv_heads == 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch import FinishReason, Output, TokenLogprobs
+from engine.batch import FinishReason, Output, Request, TokenLogprobs
 from engine.errors import RequestError
+from engine.expand import expand, seeds_from
 from engine.generation import Delta
-from engine.outputs import OutputProcessor, expand
+from engine.outputs import OutputProcessor
 from engine.sampling_params import SamplingParams
+from engine.scheduler_config import resolve_max_tokens
 from engine.stop_strings import StopStrings
 from tests.scripted_core import BEGIN, END, VOCABULARY, ToyTokenizer
 
@@ -230,6 +234,40 @@ def test_H_SCH_09_choices_have_ids_and_seeds_of_their_own():
     assert all(request.params.n == 1 for request in three)
     assert {request.params.seed for request in expanded(n=3)} == {None}
     assert [request.id for request in expanded()] == ["X"]
+
+
+@settings(max_examples=50)
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_seeds_made_from_that_of_the_engine(seed):
+    first, other = list(islice(seeds_from(seed), 100)), list(islice(seeds_from(seed ^ 1), 100))
+    assert first == list(islice(seeds_from(seed), 100))
+    assert len({*first, *other}) == 200 and all(-(2**63) <= each < 2**63 for each in first)
+    assert min(first) < 0 < max(first)
+
+
+def test_only_what_brings_no_seed_and_is_served_takes_one():
+    def ask(seeds, **options):
+        params = SamplingParams(**options)
+        common = {"eos_ids": frozenset(), "vocab_size": VOCABULARY, "max_model_len": CONTEXT}
+        return [request.params.seed for request in expand("X", [1], params, seeds=seeds, **common)]
+
+    seeds, (first, second) = seeds_from(7), islice(seeds_from(7), 2)
+    assert ask(seeds, seed=3) == [3]
+    with pytest.raises(RequestError):
+        ask(seeds, max_tokens=CONTEXT)
+    assert ask(seeds) == [first]
+    assert ask(seeds, n=2) == [request.params.seed for request in expanded(n=2, seed=second)]
+    assert ask(seeds_from(None)) == [None]
+
+
+def test_one_rule_for_the_room_in_front_and_in_the_core():
+    for length, asked in ((10, 55), (64, None)):
+        params = SamplingParams(max_tokens=asked)
+        with pytest.raises(RequestError) as core:
+            resolve_max_tokens(Request("X", [1] * length, params, 1.0), CONTEXT, capacity=10**6)
+        with pytest.raises(RequestError) as front:
+            expanded([1] * length, params=params)
+        assert (front.value.message, front.value.param) == (core.value.message, core.value.param)
 
 
 def test_greedy_with_several_choices_is_allowed():

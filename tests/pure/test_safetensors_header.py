@@ -160,10 +160,9 @@ def test_a_cut_file_names_the_tensor(tmp_path: Path) -> None:
         ({"config.json": "\xff", "model.safetensors": ""}, "config.json: not valid JSON"),
         ({"config.json": None, "a.safetensors": "", "b.safetensors": ""}, r"found: a\.safetensors, b\.safetensors"),
         ({"config.json": None, "model.safetensors": ""}, "header asks for 0 bytes, the file has 0"),
-        ({"config.json": None, "generation_config.json": "no", "model.safetensors": ""}, "generation_config.json"),
         ({"a.gguf": "", "b.gguf": ""}, r"2 GGUF files.*a\.gguf, b\.gguf"),
     ],
-    ids=range(12),
+    ids=range(11),
 )
 def test_directories_that_are_no_model(tmp_path: Path, files: dict[str, str | None], words: str) -> None:
     for name, content in files.items():

@@ -81,9 +81,7 @@ def toy_model() -> ModelConfig:
             "max_position_embeddings": 512,
             "rms_norm_eps": 1e-5,
             "torch_dtype": "float32",
-            "eos_token_id": 2,
         },
-        None,
         name="toy",
     )
 
