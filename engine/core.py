@@ -158,7 +158,7 @@ def _kv_row(worker: Worker) -> Row:
     requests = tokens / plan["scheduler.max_model_len"]
     return Row(
         "KV blocks",
-        f"{space.blocks} of {plan['cache.block_size']} tokens",
+        f"{space.blocks} × {plan['cache.block_size']} tokens",
         f"{space.blocks * space.block_bytes / 2**20:.0f} MiB: {space.reason}; {tokens} tokens, "
         f"{requests:.1f} requests of full length",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
@@ -78,7 +78,11 @@ def _serve(
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
 
+    seen = Observations()
+
     def make(observations: Observations) -> Plan:
+        nonlocal seen
+        seen = observations
         return plan_for(plugin, runtime.profile, checkpoint.config, given, observations, os.environ, offline)
 
     with phases("plan"):
@@ -103,4 +107,5 @@ def _serve(
             seqs * -(-longest // page),
         )
         bound.attach(make_caches(program, space.blocks, runtime))
+        plan = make(replace(seen, blocks=space.blocks, space=space.reason))
     return Worker(runtime, plan, Runner(bound, program, checkpoint.config.vocab_size, runtime), space)

@@ -75,7 +75,7 @@ class Ledger:
         row = self.decisions[key]
         if adjust(row.value, bound) == row.value:
             return row.value
-        if key in self._given:
+        if self.user(key) is not None:
             raise UserError(f"{self.asked(key)} cannot be served: {what}. Change one of them, or drop the flag.")
         self.decisions[key] = Decision(key, bound, "derived", f"{row.value} ({row.origin}) held to {what}")
         return bound

@@ -48,9 +48,12 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What was learnt on the device. ``refused``: (op, row) → what went wrong at first touch."""
+    """What was learnt on the device. ``refused``: (op, row) → what went wrong at first touch. ``blocks``: KV blocks
+    that fit beside the weights, once that is known, and ``space``, the sum in words."""
 
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    blocks: int = 0
+    space: str = ""
 
 
 def model_facts(model: ModelConfig) -> dict[str, Any]:
@@ -154,6 +157,8 @@ def make_plan(
     graphs = _served(ledger, wanted_graphs, tables.graphs)
     sizes.decide_captures(ledger, graphs)
     _decide_pieces(ledger, mode, tables.compiler)
+    if observations.blocks:
+        sizes.decide_blocks(ledger, observations.blocks, observations.space)
     ledger.warnings += [
         f"the platform's setting {key} is none of this engine's, and not used" for key in ledger.unused()
     ]

@@ -90,6 +90,21 @@ def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
         ledger.limit("scheduler.max_num_seqs", tokens, f"max_num_batched_tokens {tokens}")
 
 
+def decide_blocks(ledger: Ledger, blocks: int, space: str) -> None:
+    """A longest sequence that nobody named is held to what the blocks hold; one that a user named stays, with a
+    warning, and each request that does not fit is refused on its own."""
+    ledger.settle(Decision("cache.num_blocks", blocks, "derived", space))
+    held = blocks * ledger.decisions["cache.block_size"].value
+    key = "scheduler.max_model_len"
+    if ledger.user(key) is None:
+        ledger.limit(key, held, f"the {held} tokens that the KV cache holds")
+    elif held < ledger.decisions[key].value:
+        ledger.warnings.append(
+            f"{ledger.asked(key)}, but the KV cache holds {held} tokens: longer requests are refused. Raise "
+            "--kv-cache-memory-bytes or --gpu-memory-utilization."
+        )
+
+
 def decide_captures(ledger: Ledger, graphs: str) -> None:
     """The sizes are decided even where nothing is captured, so that the reason can be read."""
     tokens, seqs = (ledger.decisions[f"scheduler.{name}"].value for name in ("max_num_batched_tokens", "max_num_seqs"))

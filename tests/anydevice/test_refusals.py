@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.checkpoints import builtin_gguf, hf_config, random_weights, write_hf
@@ -118,18 +120,23 @@ def test_H_PLT_11_without_any_compiler_every_level_serves_the_same_tokens(tmp_pa
 def test_H_SCH_01_a_request_larger_than_the_pool_is_refused_and_the_next_one_served(tmp_path: Path) -> None:
     tiny(tmp_path, max_position_embeddings=4096)
     page = 2 * 2 * 16 * 2 * 16 * 4
-    with live_server(str(tmp_path), "--kv-cache-memory", str(64 * page)) as server:
+    with live_server(str(tmp_path), "--max-model-len", "4096", "--kv-cache-memory", str(64 * page)) as server:
+        assert "the KV cache holds 1024 tokens" in " ".join(server.output.split())
         answer = server.post("/v1/completions", prompt=[5] * 2000, max_tokens=4)
         assert answer.status_code == 400
         assert "2004" in answer.json()["error"]["message"] and "1024" in answer.json()["error"]["message"]
         assert server.post("/v1/completions", prompt=[5] * 5, max_tokens=4).status_code == 200
 
 
+def test_a_longest_sequence_that_nobody_named_is_held_to_the_kv_cache(tmp_path: Path) -> None:
+    tiny(tmp_path, max_position_embeddings=4096)
+    page = 2 * 2 * 16 * 2 * 16 * 4
+    for arguments in ((), ("--max-model-len", "auto")):
+        with live_server(str(tmp_path), *arguments, "--kv-cache-memory", str(64 * page)) as server:
+            assert httpx.get(server.url + "/v1/models").json()["data"][0]["max_model_len"] == 1024
+
+
 def test_H_SCH_03_preemption_changes_no_text(tmp_path: Path) -> None:
-    import asyncio
-
-    import httpx
-
     tiny(tmp_path)
     page = 2 * 2 * 16 * 2 * 16 * 4
     requests = [

@@ -223,6 +223,17 @@ def test_scheduler_limits_that_contradict_each_other_name_both():
         plan(scheduler__max_model_len=512)
 
 
+def test_blocks_are_a_decision_and_hold_the_longest_sequence_that_nobody_named():
+    observed = Observations(blocks=4, space="what is left")
+    found = plan(observations=observed)
+    assert (found["cache.num_blocks"], found["scheduler.max_model_len"]) == (4, 64)
+    assert found.decisions["scheduler.max_model_len"].origin == "derived"
+    assert plan(observations=observed, scheduler__max_model_len="auto")["scheduler.max_model_len"] == 64
+    kept = plan(observations=observed, scheduler__max_model_len=128)
+    assert kept["scheduler.max_model_len"] == 128
+    assert any("holds 64 tokens" in line for line in kept.warnings)
+
+
 def test_defaults_follow_explicit_limits_with_a_reason():
     found = plan(scheduler__max_num_batched_tokens=8)
     assert found["scheduler.max_num_seqs"] == 8
