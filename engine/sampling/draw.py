@@ -15,6 +15,7 @@ from engine.sampling.ranking import top
 from engine.sampling.state import State
 
 _UNIT = 2.0**32
+_CHUNK = 2**23  # logits drawn from at once: the temporaries take some 31 bytes for each
 
 Method = Callable[[Tensor, list[State]], Tensor]
 
@@ -24,12 +25,16 @@ def choose(logits: Tensor, states: list[State]) -> Tensor:
     groups: dict[Method, list[int]] = {}
     for row, state in enumerate(states):
         groups.setdefault(_method(state, logits.shape[1]), []).append(row)
-    if len(groups) == 1:
-        return next(iter(groups))(logits, states)
+    if list(groups) == [_take_best]:
+        return logits.argmax(-1)
     tokens = torch.empty(len(states), dtype=torch.int64, device=logits.device)
+    most = max(1, _CHUNK // logits.shape[1])
     for method, rows in groups.items():
-        index = torch.tensor(rows, device=logits.device)
-        tokens[index] = method(logits[index], [states[row] for row in rows])
+        for start in range(0, len(rows), most):
+            some = rows[start : start + most]
+            index = torch.tensor(some, device=logits.device)
+            part = logits if len(some) == len(states) else logits[index]
+            tokens[index] = method(part, [states[row] for row in some])
     return tokens
 
 

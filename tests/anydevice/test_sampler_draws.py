@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from engine.batch import Request
 from engine.sampler import Sampler
@@ -259,3 +261,36 @@ def test_a_row_in_a_batch_equals_the_row_alone(rows, vocab, dtype, seed, scale) 
             single, reported, _ = apart.sample(logits[row : row + 1], [each.id])
             assert single.item() == tokens[row].item()
             assert reported[0] == logprobs[row]
+
+
+def test_a_draw_in_pieces_is_the_same_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = [{}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}, {"temperature": 0}, {"top_k": 7, "top_p": 0.5}, {}]
+    requests = [request(str(i), seed=i, **params) for i, params in enumerate(settings)]
+    found = []
+    for chunk in (2**23, 2 * 500, 1):
+        monkeypatch.setattr(draw, "_CHUNK", chunk)
+        sampler = Sampler(500, DEVICE)
+        for each in requests:
+            sampler.add(each, [])
+        names = [each.id for each in requests]
+        found.append([sampler.sample(noise(7, 500, step), names)[0].tolist() for step in range(20)])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.5}, {"min_p": 0.1, "top_p": 0.9}, {"top_k": 50}])
+def test_the_temporaries_of_a_draw_do_not_grow_with_its_rows(monkeypatch: pytest.MonkeyPatch, params: dict) -> None:
+    """The largest piece that any step of the draw works on, counted by the tensors that torch makes."""
+    monkeypatch.setattr(draw, "_CHUNK", 4 * 1000)
+    made: list[int] = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            made.extend(each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor))
+            return result
+
+    states = [State.of(request(str(i), seed=i, **params), 0, None, 1000) for i in range(64)]
+    logits = noise(64, 1000, 3)
+    with Count():
+        draw.choose(logits, states)
+    assert made and max(made) <= 2 * 4 * 1000
