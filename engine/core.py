@@ -75,13 +75,14 @@ class EngineCore:
                 model_path=str(model.path),
                 vocab_size=checkpoint.config.vocab_size,
                 max_model_len=plan["scheduler.max_model_len"],
-                max_num_seqs=plan["scheduler.max_num_seqs"],
                 num_blocks=space.blocks,
                 block_size=plan["cache.block_size"],
                 plan_hash=plan.hash,
+                platform=plan.profile.platform,
+                level=plan["optimization_level"],
+                graph_mode=plan["compilation.graph_mode"],
                 summary=[(row.label, row.value, row.reason) for row in rows],
                 phases=phases.seconds,
-                warnings=list(plan.warnings),
             )
             stack.pop_all()
 

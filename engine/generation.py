@@ -34,10 +34,11 @@ class CoreInfo(msgspec.Struct, frozen=True):
     model_path: str
     vocab_size: int
     max_model_len: int
-    max_num_seqs: int
     num_blocks: int
     block_size: int
     plan_hash: str
+    platform: str
+    level: int
+    graph_mode: str
     summary: list[tuple[str, str, str]]
     phases: list[tuple[str, float]]
-    warnings: list[str]

@@ -98,13 +98,14 @@ class ScriptedCore:
             model_path="script",
             vocab_size=VOCABULARY,
             max_model_len=self._script.get("max_model_len", 100_000),
-            max_num_seqs=8,
             num_blocks=64,
             block_size=16,
             plan_hash="0",
+            platform="toy",
+            level=2,
+            graph_mode="NONE",
             summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],
-            warnings=[],
         )
 
     def add(self, request: Request) -> None:

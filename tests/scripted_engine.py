@@ -240,13 +240,14 @@ def serving(
             model_path="/nowhere",
             vocab_size=tokenizer.vocab_size,
             max_model_len=max_model_len,
-            max_num_seqs=8,
             num_blocks=64,
             block_size=16,
             plan_hash="0123456789abcdef",
-            summary=[("platform", "toy", "a test"), ("level", "-O2", ""), ("graph mode", "NONE", "")],
+            platform="toy",
+            level=2,
+            graph_mode="NONE",
+            summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],
-            warnings=[],
         )
         engine = AsyncEngine(core, info, tokenizer)  # type: ignore[arg-type]
         state.heartbeat = Heartbeat(engine, patience, pause=0.05)

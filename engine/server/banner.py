@@ -48,11 +48,8 @@ def start_table(info: CoreInfo, seconds: Sequence[tuple[str, float]], width: int
     def paint(column: int, text: str) -> str:
         return (BOLD, "", DIM)[column]
 
-    rows = list(info.summary)
-    told = {text for row in rows for text in row}
-    rows += [("warning", "", text) for text in info.warnings if text not in told]
     phases = ", ".join(f"{name} {spent:.1f}" for name, spent in seconds)
-    rows.append(("start-up", f"{sum(spent for _, spent in seconds):.1f} s", phases))
+    rows = [*info.summary, ("start-up", f"{sum(spent for _, spent in seconds):.1f} s", phases)]
     return "\n".join(lay_out(rows, width, indent=INDENT, paint=paint if color else None)) + "\n"
 
 

@@ -13,7 +13,6 @@ from engine.generation import CoreInfo
 from engine.server.metric_names import ALIAS, PREFIX
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PLAN_ITEMS = ("platform", "level", "graph mode")
 
 
 class CoreCollector(Collector):
@@ -21,7 +20,12 @@ class CoreCollector(Collector):
 
     def __init__(self, info: CoreInfo, labels: dict[str, str], core: Callable[[], Stats]) -> None:
         self.labels, self.core = labels, core
-        self.plan = {item.replace(" ", "_"): _value(info, item) for item in PLAN_ITEMS} | {"plan_hash": info.plan_hash}
+        self.plan = {
+            "platform": info.platform,
+            "level": f"-O{info.level}",
+            "graph_mode": info.graph_mode,
+            "plan_hash": info.plan_hash,
+        }
         blocks = str(info.num_blocks)
         self.cache = {"block_size": str(info.block_size), "num_blocks": blocks, "num_gpu_blocks": blocks}
 
@@ -67,9 +71,3 @@ class _Twice:
                     if not sample.name.endswith("_created")
                 ]
                 yield copy
-
-
-def _value(info: CoreInfo, item: str) -> str:
-    """The first word of the start-up table's row ``item``: what follows a colon is about it."""
-    found = next((value for name, value, _ in info.summary if name == item), "")
-    return found.partition(":")[0]

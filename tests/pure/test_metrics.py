@@ -17,10 +17,9 @@ from engine.server.metric_names import BETWEEN, COUNTERS, HISTOGRAMS, LATENCY, T
 from engine.server.metrics import Metrics
 
 INFO = CoreInfo(
-    model_name="m", model_path="/m", vocab_size=10, max_model_len=1000, max_num_seqs=4, num_blocks=7, block_size=16,
-    plan_hash="abc",
-    summary=[("platform", "toy: T1", "why"), ("level", "-O2", ""), ("graph mode", "NONE", "")],
-    phases=[], warnings=[],
+    model_name="m", model_path="/m", vocab_size=10, max_model_len=1000, num_blocks=7, block_size=16,
+    plan_hash="abc", platform="toy", level=2, graph_mode="NONE",
+    summary=[("platform", "something people read", "")], phases=[],
 )  # fmt: skip
 IDLE = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
 
