@@ -204,9 +204,10 @@ class Scheduler:
         cached = self._blocks.find_cached(seq.table, seq.tokens) if reads else 0
         if not self.config.enable_chunked_prefill and len(seq.tokens) - cached > left:
             return False
-        spare = sum(self._blocks.held(other.table) < other.most_tokens for other in self._running)
-        if not self._blocks.admit(seq.table, seq.tokens, cached, spare):
-            return False
+        if not self._blocks.admit(seq.table, seq.tokens, cached, len(self._running)):
+            growing = sum(self._blocks.held(other.table) < other.most_tokens for other in self._running)
+            if growing == len(self._running) or not self._blocks.admit(seq.table, seq.tokens, cached, growing):
+                return False
         if seq.cached is None:
             seq.cached = cached
             seq.first_scheduled = self._clock()

@@ -156,3 +156,14 @@ def test_stats_count_what_was_answered():
     stats = scheduler.stats()
     assert (stats.running, stats.waiting, stats.step_tokens, stats.kv_usage) == (0, 0, 0, 0)
     assert (stats.prompt_tokens, stats.generation_tokens, stats.preemptions) == (27, 5, 0)
+
+
+def test_the_block_tables_of_a_submitted_batch_outlive_an_abort():
+    scheduler, _, _ = make(size=4)
+    scheduler.add(make_request("gone", 10, max_tokens=50))
+    batch = scheduler.schedule()
+    before = [list(table) for work in batch.work for table in work.blocks]
+    scheduler.abort(["gone"])
+    scheduler.add(make_request("next", 20, max_tokens=2))
+    scheduler.schedule()
+    assert [list(table) for work in batch.work for table in work.blocks] == before and len(before[0]) == 3
