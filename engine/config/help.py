@@ -80,9 +80,9 @@ def _precedence(width: int) -> str:
 
     return fill(
         "Command line wins over environment, environment over file, file over what the platform, the level and the "
-        "default say. The order of flags matters only where one is given twice: the last one counts. In a name - and _ are equal. Lists take a,b or JSON, and += "
-        f"adds to one. Every fusion is a switch -cc.pass_config.NAME; --help={FUSE.lower()} lists them. "
-        f"{compat.OWN_PREFIX}CACHE_ROOT says where models and what is built are kept.",
+        "default say. The order of flags matters only where one is given twice: the last one counts. In a name - and "
+        "_ are equal. Lists take a,b or JSON, and += adds to one. Every fusion is a switch -cc.pass_config.NAME; "
+        f"--help={FUSE.lower()} lists them. {compat.OWN_PREFIX}CACHE_ROOT names the folder of models and builds.",
         width,
     )
 
