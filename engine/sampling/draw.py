@@ -1,7 +1,7 @@
 """From logits to tokens: temperature, truncation, one draw per row.
 
-Probabilities are whole numbers, units of 2**-32 of the most likely token's: their sums are exact in any order, so a
-row's result depends neither on its neighbours nor on how a device adds.
+Probabilities are whole numbers, units of 2**-32 of the most likely token's: their sums are exact in any order, so what
+a row keeps depends neither on its neighbours nor on how a device adds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from engine.sampling.ranking import top
-from engine.sampling.state import State
+from engine.sampling.state import State, signed
 
 _UNIT = 2.0**32
+_GOLDEN, _MIX_1, _MIX_2 = (signed(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _CHUNK = 2**23  # logits drawn from at once: the temporaries take some 31 bytes for each
 
 Method = Callable[[Tensor, list[State]], Tensor]
@@ -57,7 +58,7 @@ def _draw_few(logits: Tensor, states: list[State]) -> Tensor:
     mass = _mass(weights)
     before = mass.cumsum(-1) - mass
     mass *= (before < _share(mass, top_p)) & (weights >= min_p.float())
-    return ids.gather(1, _pick(mass, states)).squeeze(-1)
+    return ids.gather(1, _pick(mass, ids, states)).squeeze(-1)
 
 
 def _draw_any(logits: Tensor, states: list[State]) -> Tensor:
@@ -68,7 +69,8 @@ def _draw_any(logits: Tensor, states: list[State]) -> Tensor:
     mass = alive = _mass(weights)
     if any(state.params.min_p > 0 for state in states):
         alive = mass * (weights >= min_p.float())
-    tokens = _pick(alive, states)
+    every = torch.arange(logits.shape[1], device=logits.device)
+    tokens = _pick(alive, every, states)
     if any(state.params.top_p < 1 for state in states):
         _redraw(tokens, weights, mass, alive, _share(mass, top_p), states)
     return tokens.squeeze(-1)
@@ -93,16 +95,23 @@ def _redraw(
     rows = doubtful[outside]
     states = [states[row] for row in rows.tolist()]
     alive = alive[outside] * better[outside]
-    again = _pick(alive, states, attempt)
+    every = torch.arange(alive.shape[1], device=alive.device)
+    again = _pick(alive, every, states, attempt)
     _redraw(again, weights[outside], mass[outside], alive, target[rows], states, attempt + 1)
     tokens[rows] = again
 
 
-def _pick(mass: Tensor, states: list[State], attempt: int = 0) -> Tensor:
-    uniform = torch.tensor([[state.uniform(attempt)] for state in states], dtype=torch.float64, device=mass.device)
-    reached = mass.cumsum(-1)
-    point = (uniform * reached[:, -1:]).to(torch.int64)  # below the total: totals are exact, uniform <= 1 - 2**-53
-    return torch.searchsorted(reached, point, right=True)
+def _pick(mass: Tensor, ids: Tensor, states: list[State], attempt: int = 0) -> Tensor:
+    """The column [n, 1] that wins an exponential race: token i arrives after ``-ln(u_i) / mass_i``, first come first
+    drawn. ``u_i`` is noise of (draw, token id), so logits that differ by rounding, as they do beside other neighbours,
+    change a draw only where two arrivals nearly tie; a point on the cumulated mass would move across many tokens."""
+    keys = torch.tensor([[state.key(attempt)] for state in states], dtype=torch.int64, device=mass.device)
+    bits = (keys + ids * _GOLDEN).mul_(_MIX_1)
+    bits ^= (bits >> 32) & 0xFFFFFFFF
+    bits *= _MIX_2
+    bits ^= (bits >> 29) & 0x7FFFFFFFF
+    noise = ((bits >> 11) & 0x1FFFFFFFFFFFFF).to(torch.float64).add_(0.5).mul_(2.0**-53).log_().neg_()
+    return noise.div_(mass).argmin(-1, keepdim=True)
 
 
 def _columns(states: list[State], device: torch.device) -> tuple[Tensor, ...]:

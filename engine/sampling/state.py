@@ -44,11 +44,16 @@ class State:
         """Whether ``min_tokens`` still forbids the stop ids."""
         return self.step < self.params.min_tokens and bool(self.stop_ids)
 
-    def uniform(self, attempt: int = 0) -> float:
-        """A draw of this step: in [0, 1), 53 bits, a function of seed, step and attempt alone (SplitMix64, started at
-        the hash of the seed, so that neighbouring seeds are unrelated)."""
+    def key(self, attempt: int = 0) -> int:
+        """64 bits that name a draw of this step, as a signed number: a function of seed, step and attempt alone
+        (SplitMix64, started at the hash of the seed, so that neighbouring seeds are unrelated)."""
         position = _mix(_mix(self.seed + _GOLDEN) + (self.step + 1) * _GOLDEN)
-        return (_mix(position + attempt * _GOLDEN) >> 11) / 2**53
+        return signed(_mix(position + attempt * _GOLDEN))
+
+
+def signed(value: int) -> int:
+    """The same 64 bits in two's complement, as tensors hold them."""
+    return value - 2**64 if value >> 63 else value
 
 
 def penalised(params: SamplingParams) -> bool:
