@@ -38,13 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def serve(words: Sequence[str]) -> int:
     """Serve a model over HTTP."""
-    from engine.config import collect
+    from engine.interrupt import exit_at_once
 
-    found = collect(words, os.environ, "serve")
-    _warn((*found.warnings, *_unread()))
-    from engine.server.launch import serve as launch
+    with exit_at_once():
+        from engine.config import collect
 
-    return launch(found.given)
+        found = collect(words, os.environ, "serve")
+        _warn((*found.warnings, *_unread()))
+        from engine.server.launch import serve as launch
+
+        return launch(found.given)
 
 
 def explain(words: Sequence[str]) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
+from engine.interrupt import exit_at_once
 from engine.server.listen import listen
 
 if TYPE_CHECKING:
     from engine.plan_values import Given
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(given: dict[str, Given]) -> int:
@@ -20,16 +17,8 @@ def serve(given: dict[str, Given]) -> int:
     before anything is loaded."""
     from engine.config import value_of
 
-    before = {number: signal.signal(number, _exit_now) for number in SIGNALS}
-    try:
-        socket = listen(value_of(given, "server.host"), value_of(given, "server.port"))
-        try:
-            return _run(given, socket)
-        finally:
-            socket.close()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with exit_at_once(), listen(value_of(given, "server.host"), value_of(given, "server.port")) as socket:
+        return _run(given, socket)
 
 
 def _run(given: dict[str, Given], socket: Any) -> int:
@@ -40,7 +29,3 @@ def _run(given: dict[str, Given], socket: Any) -> int:
 
     configure_logging()
     return asyncio.run(Lifecycle(given, socket).run())
-
-
-def _exit_now(number: int, frame: Any) -> None:
-    sys.exit(128 + number)
