@@ -71,7 +71,7 @@ def explain(words: Sequence[str]) -> int:
 
     about = [Row("model", model.name, model.origin)]
     why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")
-    print(render(plan, *terminal(sys.stdout), why=why, about=about), end="")
+    _say(render(plan, *terminal(sys.stdout), why=why, about=about))
     return 0
 
 
@@ -93,7 +93,7 @@ def platforms(words: Sequence[str]) -> int:
     from engine.platform_table import render_platforms
     from engine.table import terminal
 
-    print(render_platforms(rows, chosen, problem, *terminal(sys.stdout)))
+    _say(render_platforms(rows, chosen, problem, *terminal(sys.stdout)) + "\n")
     return 0
 
 
@@ -103,7 +103,7 @@ def pull(words: Sequence[str]) -> int:
         raise UserError(f"engine pull takes one name, found {' '.join(words) or 'none'}: engine pull NAME")
     from engine.weights.pull import pull as bring
 
-    print(bring(words[0]))
+    _say(f"{bring(words[0])}\n")
     return 0
 
 
@@ -120,7 +120,7 @@ USAGE = {"serve": "[MODEL] [flags]", "explain": "[MODEL] [flags]", "platforms": 
 def _dispatch(words: list[str]) -> int:
     name = words[0] if words else "--help"
     if name in ("-h", "--help", "help"):
-        print(_overview())
+        _say(_overview() + "\n")
         return 0
     if name == "--version":
         print(f"engine {__version__}")
@@ -132,7 +132,7 @@ def _dispatch(words: list[str]) -> int:
         raise UserError(f"unknown subcommand {name}; " + (f"did you mean {near[0]}?" if near else _names()))
     topics = [word.partition("=")[2] for word in words[1:] if word == "-h" or word.partition("=")[0] == "--help"]
     if topics:
-        print(_help(name, topics[-1]), end="")
+        _say(_help(name, topics[-1]))
         return 0
     return COMMANDS[name](words[1:])
 
@@ -181,6 +181,12 @@ def _unread() -> list[str]:
         except Exception as error:
             broken.append(f"platform {row.name}: aliases() raised {type(error).__name__}: {error}")
     return [*broken, *unknown_variables(os.environ, known)]
+
+
+def _say(text: str) -> None:
+    from engine.table import encodable
+
+    print(encodable(text, sys.stdout), end="")
 
 
 def _warn(lines: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ NARROWEST, GAP = 12, 2
 TIED = "\N{NO-BREAK SPACE}"
 """Joins words that must stay on one line; printed as a space."""
 BOLD, DIM, GREEN, YELLOW, CYAN = "1", "2", "32", "33", "36"
+PLAIN = str.maketrans({"–": "-", "—": "-", "×": "x", "…": ".", "→": ">"})
 Paint = Callable[[int, str], str]
 """(column, text of the cell) → code of a terminal colour, or ``""``."""
 
@@ -21,6 +22,16 @@ def terminal(stream: TextIO) -> tuple[int, bool]:
 
     width = get_terminal_size((100, 24)).columns
     return max(width, 60), stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def encodable(text: str, stream: TextIO) -> str:
+    """``text`` in characters that ``stream`` can write, as many of them."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding, stream.errors or "strict")
+    except UnicodeEncodeError:
+        return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def lay_out(rows: Sequence[Sequence[str]], width: int, *, indent: int = 2, paint: Paint | None = None) -> list[str]:

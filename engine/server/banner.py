@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from engine.generation import CoreInfo
-from engine.table import BOLD, DIM, coloured, lay_out, terminal
+from engine.table import BOLD, DIM, coloured, encodable, lay_out, terminal
 
 QUIET_PHASE = "load weights"  # draws a bar of its own on the same line
 INDENT = 2
@@ -78,5 +78,5 @@ def show(text: str) -> None:
 
 def write(stream: TextIO, text: str) -> None:
     with suppress(OSError):  # a reader that has gone is no reason to stop serving
-        stream.write(text)
+        stream.write(encodable(text, stream))
         stream.flush()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from engine.generation import CoreInfo
-from engine.server.banner import start_table
+from engine.server.banner import start_table, write
 
 
 @pytest.mark.parametrize("width", [60, 200])
@@ -16,3 +18,19 @@ def test_the_table_is_the_core_s_rows_and_the_time_it_took(width: int) -> None:
     assert table == (
         "model m the built-in one warning the flag matched nothing start-up 1.5 s tokenizer 0.5, warm up 1.0"
     )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "errors", "written"),
+    [
+        ("ascii", "strict", "7 x 16 - ?\n"),
+        ("latin-1", "strict", "7 x 16 - ?\n"),
+        ("ascii", "backslashreplace", "7 \\xd7 16 \\u2013 \\u4e2d\n"),
+        ("utf-8", "strict", "7 × 16 – 中\n"),
+    ],
+)
+def test_a_stream_that_cannot_encode_a_character_gets_another(encoding: str, errors: str, written: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding, errors, newline="\n")
+    write(stream, "7 × 16 – 中\n")
+    assert raw.getvalue().decode(encoding) == written
