@@ -11,6 +11,8 @@ from engine.config.values import parse_json
 from engine.errors import UserError
 from engine.plan_values import Given
 
+LONGEST_SHOWN = 200
+
 
 class Assignments:
     """One source of values. Saying a thing twice in the same words is settled by the last; saying it in two ways with
@@ -28,7 +30,8 @@ class Assignments:
             return
         value = self._parse(field, raw, spelling)
         if append and field.kind.merge != "extend":
-            raise UserError(f"{self.place}{spelling}+= {raw}: only a list can be added to; write {spelling}=VALUE")
+            hint = f"only a list can be added to; write {spelling}=VALUE"
+            raise UserError(f"{self.place}{spelling}+= {_shown(raw)}: {hint}")
         if append:
             self._added.setdefault(field.key, []).extend(value)
         elif field.kind.merge == "update":
@@ -67,19 +70,20 @@ class Assignments:
         return result
 
     def _say(self, what: tuple[str, str], spelling: str, value: Any, shown: Any) -> None:
-        self._said.setdefault(what, {})[_same(spelling)] = (value, f"{spelling} {shown}")
+        self._said.setdefault(what, {})[_same(spelling)] = (value, f"{spelling} {_shown(shown)}")
 
     def _assign_section(self, name: str, raw: Any, spelling: str, command: str) -> None:
         if isinstance(raw, str):
             try:
                 raw = parse_json(raw)
             except ValueError as error:
-                hint = f"give a JSON object, or one setting as {spelling}.NAME=VALUE"
-                raise UserError(f"{self.place}{spelling} {raw}: {error}; {hint}") from error
+                hint = f"give a JSON object, or one setting as {_dotted(spelling)}.NAME=VALUE"
+                raise UserError(f"{self.place}{spelling} {_shown(raw)}: {error}; {hint}") from error
         if raw is None:
             return
         if not isinstance(raw, Mapping):
-            raise UserError(f"{self.place}{spelling} {raw}: wants settings by name; write {spelling}.NAME=VALUE")
+            hint = f"wants settings by name; write {_dotted(spelling)}.NAME=VALUE"
+            raise UserError(f"{self.place}{spelling} {_shown(raw)}: {hint}")
         for key, value in raw.items():
             inside = f"{spelling[:-1]}.{key}}}" if spelling.endswith("}") else f"{spelling} {{{key}}}"
             self.assign_path(f"{name}.{key}", value, inside, command=command)
@@ -88,8 +92,20 @@ class Assignments:
         try:
             return field.kind.parse(raw)
         except ValueError as error:
-            raise UserError(f"{self.place}{spelling} {raw}: {error}") from error
+            raise UserError(f"{self.place}{spelling} {_shown(raw)}: {error}") from error
 
 
 def _same(spelling: str) -> str:
     return spelling.replace("_", "-")
+
+
+def _dotted(spelling: str) -> str:
+    """``-cc {pass_config.x}`` as one could write it: ``-cc.pass_config.x``."""
+    return spelling.replace(" {", ".").removesuffix("}")
+
+
+def _shown(raw: Any) -> str:
+    """A value as one could write it, cut where it is long: lists as ``a,b``."""
+    items = raw if isinstance(raw, list | tuple) and raw else [raw]
+    text = ",".join(str(item).lower() if isinstance(item, bool) else str(item) for item in items)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -8,8 +8,10 @@ from typing import Any
 from engine import compat
 from engine.config.assignments import Assignments
 from engine.config.names import SHORT, field_named, plain
-from engine.config.values import boolean
+from engine.config.values import NESTING, TOO_DEEP, boolean, twice
 from engine.errors import UserError
+
+MOST_VALUES = 10_000
 
 
 def read_file(path: str) -> Assignments:
@@ -46,6 +48,8 @@ def _load(text: str, path: str) -> dict[str, Any]:
         node = loader.get_single_node()
         _check(node, path, yaml)
         loaded = loader.construct_document(node) if node is not None else None
+    except RecursionError as error:
+        raise UserError(f"{path}: {TOO_DEEP}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
@@ -57,16 +61,35 @@ def _load(text: str, path: str) -> dict[str, Any]:
     return loaded or {}
 
 
-def _check(node: Any, path: str, yaml: Any) -> None:
-    """YAML lets a key stand twice, of which all readers keep the last; and a name must be text."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: set[str] = set()
-    for key, value in node.value:
+def _check(root: Any, path: str, yaml: Any) -> None:
+    """YAML lets a key stand twice, of which all readers keep the last; lets a value contain itself, or others so often
+    that writing it out would never end; and a name must be text. ``-`` and ``_`` are equal in names."""
+    queue: list[tuple[Any, tuple[Any, ...]]] = [(root, ())] if root is not None else []
+    for _ in range(MOST_VALUES):
+        if not queue:
+            return
+        node, around = queue.pop()
+        line = node.start_mark.line + 1
+        if node in around:
+            raise UserError(f"{path}: line {line}: the value refers to itself; write it out")
+        if len(around) > NESTING:
+            raise UserError(f"{path}: line {line}: {TOO_DEEP}")
+        if isinstance(node, yaml.MappingNode):
+            _check_names(node, path, yaml)
+            queue += [(value, (*around, node)) for _, value in reversed(node.value)]
+        elif isinstance(node, yaml.SequenceNode):
+            queue += [(value, (*around, node)) for value in reversed(node.value)]
+    if queue:
+        raise UserError(f"{path}: holds more than {MOST_VALUES} values, aliases written out; use fewer")
+
+
+def _check_names(node: Any, path: str, yaml: Any) -> None:
+    seen: dict[str, str] = {}
+    for key, _ in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
             raise UserError(f"{path}: line {line}: the name of a setting must be text")
-        if key.value in seen:
-            raise UserError(f"{path}: line {line}: {key.value} stands there twice; keep one")
-        seen.add(key.value)
-        _check(value, path, yaml)
+        name = key.value.replace("-", "_")
+        if name in seen:
+            raise UserError(f"{path}: line {line}: {twice(seen[name], key.value)}")
+        seen[name] = key.value

@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 Parse = Callable[[Any], Any]
 TRUE, FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+NESTING = 16
+"""Values inside values; no setting needs more than three."""
+TOO_DEEP = f"is nested too deeply, more than {NESTING} levels"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)")
 _JSON_SIZE = re.compile(r'"(?:\\.|[^"\\])*"|(?<![\w.])\d+(?:\.\d+)?[kKmMgGtT]\b')
 
@@ -22,12 +25,13 @@ _JSON_SIZE = re.compile(r'"(?:\\.|[^"\\])*"|(?<![\w.])\d+(?:\.\d+)?[kKmMgGtT]\b'
 class Kind:
     """A type of value. ``metavar``: how help writes it, empty for a switch. ``merge``: what a second source does —
     ``replace``; ``extend`` (a list, where ``+=`` appends); ``update`` (a mapping, entry by entry). ``collect``: giving
-    the flag again adds to the list."""
+    the flag again adds to the list. ``guards``: an empty environment variable is a mistake, not an unset one."""
 
     metavar: str
     parse: Parse
     merge: Literal["replace", "extend", "update"] = "replace"
     collect: bool = False
+    guards: bool = False
 
     @property
     def switch(self) -> bool:
@@ -156,9 +160,39 @@ def parse_json(raw: str) -> Any:
     """JSON in which a bare number may carry a unit, as in ``{"max_capture_size": 1K}``."""
     quoted = _JSON_SIZE.sub(lambda found: found[0] if found[0].startswith('"') else f'"{found[0]}"', raw)
     try:
-        return json.loads(quoted)
+        value = json.loads(quoted, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at character {error.pos + 1}") from error
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    level = [value]
+    for _ in range(NESTING + 1):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+def _object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, str] = {}
+    for name, _ in entries:
+        plain = name.replace("-", "_")
+        if plain in seen:
+            raise ValueError(twice(seen[plain], name))
+        seen[plain] = name
+    return dict(entries)
+
+
+def twice(first: str, second: str) -> str:
+    """The message about two entries of one mapping whose names are equal, ``-`` being ``_``."""
+    if first == second:
+        return f"{first} stands there twice; keep one"
+    return f"{first} and {second} are the same setting; keep one"
 
 
 def operations(items: tuple[str, ...]) -> tuple[str, ...]:
@@ -172,6 +206,13 @@ def operations(items: tuple[str, ...]) -> tuple[str, ...]:
     if both:
         raise ValueError(f"has both +{both[0]} and -{both[0]}; keep one")
     return tuple(dict.fromkeys(items))
+
+
+def some(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """At least one item."""
+    if not items:
+        raise ValueError("wants text that is not empty")
+    return items
 
 
 def ascending(items: tuple[int, ...]) -> tuple[int, ...]:

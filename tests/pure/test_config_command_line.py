@@ -149,6 +149,11 @@ FAILS = [
     ("-O1 --optimization-level 2", "-O 1", "--optimization-level 2"),
     ("-cc.cudagraph_mode=FULL -cc.graph_mode=NONE", "-cc.cudagraph_mode FULL", "-cc.graph_mode NONE"),
     ('-cc={"mode":3} -cc.mode=0', "-cc {mode} 3", "-cc.mode 0"),
+    (f'-cc {{"a":{"[" * 5000}{"]" * 5000}}}', "-cc", "nested too deeply"),
+    (f'-cc {{"a":{"[" * 20}{"]" * 20}}}', "-cc", "nested too deeply"),
+    ('-cc {"mode":"NONE","mode":"PIECEWISE"}', "-cc", "mode stands there twice; keep one"),
+    ('-cc {"graph-mode":0,"graph_mode":0}', "-cc", "graph-mode and graph_mode"),
+    ('-cc {"pass_config":3}', "-cc {pass_config} 3", "-cc.pass_config.NAME=VALUE"),
     ("--kv-cache-memory 1G --kv-cache-memory-bytes 2G", "--kv-cache-memory 1G", "--kv-cache-memory-bytes 2G"),
     *(
         (f"--{name} 4", f"--{name}", "removed")
@@ -157,7 +162,7 @@ FAILS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "token", "advice"), FAILS, ids=[row[0] for row in FAILS])
+@pytest.mark.parametrize(("line", "token", "advice"), FAILS, ids=[row[0][:60] for row in FAILS])
 def test_mistake_is_named(line: str, token: str, advice: str) -> None:
     with pytest.raises(UserError) as error:
         values(*line.split(" "))

@@ -95,6 +95,15 @@ def test_null_in_a_file_is_no_value(tmp_path: Path, text: str) -> None:
         ("optimization-level: 7", ["f.yaml", "optimization-level 7", "0, 1, 2, 3"]),
         ("enforce_eager: perhaps", ["enforce_eager perhaps", "true or false"]),
         ("port: 1\nport: 2", ["line 2", "port", "twice"]),
+        ("a: &a {b: *a}", ["f.yaml", "line 1", "refers to itself"]),
+        ("capture-sizes: &a [*a]", ["f.yaml", "line 1", "refers to itself"]),
+        (f"a: {'[' * 3000}{']' * 3000}", ["f.yaml", "nested too deeply"]),
+        (f"a: {'[' * 20}{']' * 20}", ["f.yaml", "line 1", "nested too deeply"]),
+        ("a: &a [1]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 10)}]\n" for a, b in itertools.pairwise("abcdefg")),
+         ["f.yaml", "more than 10000 values"]),
+        ("max-model-len: 512\nmax_model_len: 256", ["line 2", "max-model-len and max_model_len", "keep one"]),
+        ("compilation:\n  graph-mode: NONE\n  graph_mode: NONE", ["line 3", "graph-mode and graph_mode"]),
+        ("capture-sizes: [0, 4]", ["capture-sizes 0,4:"]),
         ("O: 1\noptimization-level: 2", ["O 1", "optimization-level 2", "keep one"]),
         ("api-key: 123", ["api-key", "quote"]),
         ("- a", ["wants settings"]),
@@ -230,3 +239,12 @@ def test_defaults_are_values_their_own_fields_accept() -> None:
         if field.default is not None:
             assert field.kind.parse(field.default) == field.default, field.key
             assert from_keywords(**{field.key: field.default})[field.key].value == field.default
+
+
+@pytest.mark.parametrize("key", ["", " ", ",", "[]", '[""]'])
+def test_an_empty_api_key_is_refused_not_taken_for_none(key: str) -> None:
+    with pytest.raises(UserError, match="--api-key"):
+        collect(["--api-key", key], {}, "serve")
+    with pytest.raises(UserError, match="ENGINE_API_KEY"):
+        collect([], {"ENGINE_API_KEY": key}, "serve")
+    assert plain([], {"ENGINE_PORT": ""}) == {}
