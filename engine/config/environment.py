@@ -17,7 +17,8 @@ def read_environment(environ: Mapping[str, str]) -> tuple[Assignments, list[str]
     """The values, and warnings. An empty variable is an unset one. Raises ``UserError`` naming the variable."""
     values, warnings = Assignments("environment"), []
     for field in FIELDS:
-        texts = {name: environ[name].strip() for name in _spellings(field.environment) if environ.get(name, "").strip()}
+        found = {name: environ[name].strip() for name in _spellings(field.environment) if name in environ}
+        texts = {name: text for name, text in found.items() if text or field.kind.guards}
         if field.key == "server.port" and texts and next(iter(texts.values())).startswith("tcp://"):
             warnings.append(f"{next(iter(texts))} is ignored: Kubernetes set it for a service of that name")
             continue

@@ -17,6 +17,7 @@ from engine.config.values import (
     seconds,
     share,
     size,
+    some,
     text,
 )
 from engine.levels import LEVELS
@@ -54,7 +55,7 @@ CACHE_DTYPE = Kind("TYPE", choice(*DTYPE_NAMES))
 KERNELS = Kind("WHICH", choice("auto", "reference"))
 POLICY = Kind("WHICH", choice("fcfs", "priority"))
 PINS = Kind("OP=NAME", pairs, "update")
-KEYS = Kind("KEY", listing(text), collect=True)
+KEYS = Kind("KEY", listing(text, some), collect=True, guards=True)
 MODE = Kind("MODE", choice(*compat.MODE_NUMBERS, also=compat.MODES, numbers=compat.MODE_NUMBERS))
 GRAPH_MODE = Kind("MODE", choice(*GRAPH_MODE_NAMES, numbers=compat.GRAPH_MODE_NUMBERS))
 OPERATIONS = Kind("OPS", listing(text, operations), "extend")
