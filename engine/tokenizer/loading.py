@@ -74,12 +74,13 @@ def _from_folder(folder: Path) -> Tokenizer:
     config = _read_json(folder / "tokenizer_config.json")
     names = _special_names(_read_json(folder / "special_tokens_map.json")) | _special_names(config)
     ids = {name: backend.token_to_id(text) for name, text in names.items()}
-    ends = [*_end_ids(folder), ids.get("eos_token")]
+    size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    ends = [*_end_ids(folder, size), ids.get("eos_token")]
     prefix, suffix = _around(backend)
     return Tokenizer(
         backend,
         source=str(folder),
-        vocab_size=max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        vocab_size=size,
         bos_id=ids.get("bos_token"),
         eos_ids=frozenset(i for i in ends if i is not None),
         prefix=prefix,
@@ -111,14 +112,15 @@ def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _end_ids(folder: Path) -> frozenset[int]:
-    """``eos_token_id`` of generation_config.json, or of config.json where the former is absent."""
+def _end_ids(folder: Path, size: int) -> frozenset[int]:
+    """``eos_token_id`` of generation_config.json, or of config.json where the former is absent. An id outside the
+    vocabulary of ``size`` tokens, often -1, is how some checkpoints say that there is none."""
     name = next((n for n in ("generation_config.json", "config.json") if (folder / n).is_file()), None)
     value = _read_json(folder / name).get("eos_token_id") if name else None
     ids = value if isinstance(value, list) else [value]
-    if not all(i is None or (isinstance(i, int) and i >= 0) for i in ids):
+    if not all(i is None or (isinstance(i, int) and not isinstance(i, bool)) for i in ids):
         raise UserError(f"{folder / str(name)}: 'eos_token_id' is {value!r}; a token id or a list of them is expected")
-    return frozenset(i for i in ids if i is not None)
+    return frozenset(i for i in ids if i is not None and 0 <= i < size)
 
 
 def _around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

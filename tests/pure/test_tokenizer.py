@@ -129,6 +129,8 @@ def test_H_TOK_02_raw_prompt_that_starts_with_the_begin_token(caplog: pytest.Log
         ({"eos_token": TURN}, {}, {TURN}),
         ({}, {"eos_token_id": [257]}, {END}),
         ({"eos_token": None}, {"eos_token_id": None}, set()),
+        ({}, {"eos_token_id": -1}, set()),
+        ({"eos_token": TURN}, {"eos_token_id": [-1, 257, 10**6]}, {END, TURN}),
     ],
 )
 def test_H_TOK_05_end_tokens_are_the_union(tmp_path: Path, config: dict, generation: dict, ends: set[str]) -> None:
