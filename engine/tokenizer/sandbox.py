@@ -211,6 +211,14 @@ def _environment() -> TemplateEnvironment:
     return TemplateEnvironment()
 
 
+def check_source(source: str) -> None:
+    """Raises ``TemplateSyntaxError`` for what is no template, ``TemplateError`` for one that cannot be compiled."""
+    try:
+        _compiled(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise TemplateError(f"{type(error).__name__}: {error}") from error
+
+
 def render_bounded(source: str, variables: dict[str, Any]) -> str:
     """Renders a template. Raises what jinja2 and the template's own code raise, ``SecurityError`` past the bounds."""
     token = _steps_left.set(MAX_STEPS)

@@ -262,6 +262,7 @@ def test_H_SRV_04_port_already_taken(loading):
         ({"open_error": "user"}, 2, "write one"),
         ({"open_error": "crash"}, 1, "the script is torn"),
         ({"model.chat_template": "nowhere.jinja"}, 2, "nowhere.jinja"),
+        ({"model.chat_template": "{{ messages }}\n{% if %}"}, 2, "--chat-template: line 2"),
         ({"server.host": "192.0.2.1"}, 2, "--host"),
         ({"server.host": "no such host"}, 2, "--host"),
     ],
