@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -112,8 +112,8 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> list[int]:
 def _checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
     """A validated copy. A struct does not check what its constructor is given, so the types are checked here."""
     fields: dict[str, Any] = msgspec.structs.asdict(params)
-    fields["stop"] = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
-    fields["stop_token_ids"] = list(params.stop_token_ids or ())
+    fields["stop"] = [params.stop] if isinstance(params.stop, str) else _listed(params.stop)
+    fields["stop_token_ids"] = _listed(params.stop_token_ids)
     try:
         params = msgspec.convert(fields, SamplingParams)
     except msgspec.ValidationError as error:
@@ -123,6 +123,11 @@ def _checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
     for stop in params.stop:
         _check_text(stop, "stop")
     return params.validate(vocab_size)
+
+
+def _listed(value: Any) -> Any:
+    """A list of what is some collection, or nothing; anything else is for the check of types."""
+    return list(value) if isinstance(value, Iterable) else [] if value is None else value
 
 
 def _check_text(text: str, name: str) -> None:

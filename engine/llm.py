@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from engine.batch import Output, Request, TokenLogprobs
@@ -34,7 +36,7 @@ class LLM:
 
     ``settings`` are the flags of ``engine serve`` in Python spelling (``optimization_level=2``,
     ``max_model_len=4096``, ``compilation_config={"mode": 0}``); they win over the environment. Raises ``UserError``
-    for what cannot be done. Not thread-safe.
+    for what cannot be done. One thread at a time: a second one that asks meanwhile gets a ``RuntimeError``.
     """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
@@ -66,6 +68,7 @@ class LLM:
         self._numbers = itertools.count()
         self._seeds = seeds_from(seed)
         self._failure = "the engine was closed"
+        self._busy = threading.Lock()
 
     def generate(
         self,
@@ -144,22 +147,34 @@ class LLM:
     def _run(
         self,
         prompts: list[Prompt],
-        sampling_params: SamplingParams | Iterable[SamplingParams] | None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
         params = read_params(sampling_params, len(prompts))
         if priority is not None and len(priority) != len(prompts):
             raise RequestError(f"{len(priority)} priorities were given for {len(prompts)} prompts", "priority")
-        jobs = []
-        for index, prompt in enumerate(prompts):
-            try:
-                jobs.append(self._job(prompt, params[index], priority[index] if priority else 0))
-            except RequestError as error:
-                raise at_prompt(index, error) from None
-        with generation_bar(len(jobs), use_tqdm) as advance, deferred_interrupt() as check_interrupt:
-            self._work(jobs, advance, check_interrupt)
+        with self._alone():
+            jobs = []
+            for index, prompt in enumerate(prompts):
+                try:
+                    jobs.append(self._job(prompt, params[index], priority[index] if priority else 0))
+                except RequestError as error:
+                    raise at_prompt(index, error) from None
+            with generation_bar(len(jobs), use_tqdm) as advance, deferred_interrupt() as check_interrupt:
+                self._work(jobs, advance, check_interrupt)
         return [job.result(self._tokenizer) for job in jobs]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(
+                "this LLM is answering another thread; give all prompts in one call, or let threads take turns"
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _job(self, prompt: Prompt, params: SamplingParams, priority: int) -> _Job:
         name = str(next(self._numbers))

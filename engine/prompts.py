@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
 
 FORMS = 'a string, a list of token ids, {"prompt": text} or {"prompt_token_ids": ids}'
+PARAMS = "give SamplingParams(...), or a list of these with one for each prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,18 @@ def read_conversations(given: Any) -> list[Sequence[Mapping[str, Any]]]:
     return [given]
 
 
-def read_params(given: SamplingParams | Iterable[SamplingParams] | None, count: int) -> list[SamplingParams]:
+def read_params(given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     """One for all prompts, or one for each; the defaults if there are none."""
     if given is None or isinstance(given, SamplingParams):
         return [given or SamplingParams()] * count
+    if not _is_list(given):
+        raise RequestError(f"sampling_params is {type(given).__name__}; {PARAMS}", "sampling_params")
     params = list(given)
     if len(params) != count:
         raise RequestError(f"{len(params)} sampling_params were given for {count} prompts", "sampling_params")
+    for index, each in enumerate(params):
+        if not isinstance(each, SamplingParams):
+            raise RequestError(f"sampling_params[{index}] is {type(each).__name__}; {PARAMS}", "sampling_params")
     return params
 
 
@@ -73,12 +79,18 @@ def _read(prompt: Any, tokenizer: Tokenizer) -> Prompt:
             raise RequestError(f"a prompt has the keys {sorted(map(str, prompt))}; give {FORMS}", "prompt")
     if _is_list(ids):
         try:
-            return Prompt([operator.index(token) for token in ids], text if isinstance(text, str) else None, salt)
+            return Prompt([_token(token) for token in ids], text if isinstance(text, str) else None, salt)
         except TypeError as error:
             raise RequestError(f"not a list of token ids: {error}", "prompt") from None
     if not isinstance(text, str):
         raise RequestError(f"a prompt is {type(prompt).__name__}; give {FORMS}", "prompt")
     return Prompt(tokenizer.encode(text), text, salt)
+
+
+def _token(given: Any) -> int:
+    if isinstance(given, bool):
+        raise TypeError(f"it holds {given}")
+    return operator.index(given)
 
 
 def _is_list(value: Any) -> bool:

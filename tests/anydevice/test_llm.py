@@ -300,3 +300,43 @@ def test_importing_names_loads_no_torch_and_nothing_is_missing():
 def test_the_version_is_that_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert engine.__version__ == project["version"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "message"),
+    [
+        ("x", SamplingParams(stop=5), "stop: "),
+        ("x", SamplingParams(stop=0), "stop: "),
+        ("x", SamplingParams(stop_token_ids=7), "stop_token_ids: "),
+        (["x"], {"max_tokens": 1}, r"sampling_params is dict; give SamplingParams\(...\)"),
+        (["x"], [{"max_tokens": 1}], r"sampling_params\[0\] is dict"),
+        (["x"], 3, "sampling_params is int"),
+        ([True, 5], None, "holds True"),
+        ([[5, False]], None, "holds False"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_told(prompts, params, message):
+    llm = open_llm()
+    with pytest.raises(RequestError, match=message):
+        llm.generate(prompts, params)
+    assert texts(llm.generate("x", FOUR)) == [["abca"]]
+
+
+def test_a_second_thread_is_refused_and_the_first_one_served():
+    llm, inside, go_on = open_llm(), threading.Event(), threading.Event()
+    step, found = llm._core.step, []
+
+    def waiting():
+        inside.set()
+        assert go_on.wait(10)
+        return step()
+
+    llm._core.step = waiting
+    thread = threading.Thread(target=lambda: found.extend(llm.generate("x", FOUR)))
+    thread.start()
+    assert inside.wait(10)
+    with pytest.raises(RuntimeError, match="another thread"):
+        llm.generate("y", FOUR)
+    go_on.set()
+    thread.join(10)
+    assert texts(found) == texts(llm.generate("y", FOUR)) == [["abca"]]
