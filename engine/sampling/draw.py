@@ -16,6 +16,7 @@ from engine.sampling.state import State, signed
 
 _UNIT = 2.0**32
 _GOLDEN, _MIX_1, _MIX_2 = (signed(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_RACE = 2**18  # noise made at once: what a second-level cache holds
 _CHUNK = 2**23  # logits drawn from at once: the temporaries take some 31 bytes for each
 
 Method = Callable[[Tensor, list[State]], Tensor]
@@ -106,12 +107,18 @@ def _pick(mass: Tensor, ids: Tensor, states: list[State], attempt: int = 0) -> T
     drawn. ``u_i`` is noise of (draw, token id), so logits that differ by rounding, as they do beside other neighbours,
     change a draw only where two arrivals nearly tie; a point on the cumulated mass would move across many tokens."""
     keys = torch.tensor([[state.key(attempt)] for state in states], dtype=torch.int64, device=mass.device)
-    bits = (keys + ids * _GOLDEN).mul_(_MIX_1)
-    bits ^= (bits >> 32) & 0xFFFFFFFF
+    salt = (ids * _GOLDEN).expand_as(mass)
+    rows = max(1, _RACE // mass.shape[1])
+    parts = zip(*(torch.split(whole, rows) for whole in (mass, salt, keys)), strict=True)
+    return torch.cat([_first(*part) for part in parts])
+
+
+def _first(mass: Tensor, salt: Tensor, keys: Tensor) -> Tensor:
+    bits = (salt + keys).mul_(_MIX_1)
+    bits ^= (bits >> 32).bitwise_and_(0xFFFFFFFF)
     bits *= _MIX_2
-    bits ^= (bits >> 29) & 0x7FFFFFFFF
-    noise = ((bits >> 11) & 0x1FFFFFFFFFFFFF).to(torch.float64).add_(0.5).mul_(2.0**-53).log_().neg_()
-    return noise.div_(mass).argmin(-1, keepdim=True)
+    noise = bits.to(torch.float64).mul_(2.0**-64).add_(0.5 + 2.0**-54).log_()  # u in (0, 1): the high bits, 53 of them
+    return noise.div_(mass).argmax(-1, keepdim=True)
 
 
 def _columns(states: list[State], device: torch.device) -> tuple[Tensor, ...]:
