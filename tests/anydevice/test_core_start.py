@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import engine.core
+from engine import LLM, SamplingParams
 from engine.config import from_keywords
 from engine.core import EngineCore
 from engine.errors import UserError
@@ -12,6 +13,7 @@ from engine.sampler import Sampler
 from platforms.contract import DeviceError, Kernel, Memory, PlatformPlugin
 from platforms.discovery import select
 from tests.checkpoints import hf_config, random_weights, write_hf
+from tests.word_tokenizer import write_word_tokenizer
 
 EVENTS = []
 
@@ -129,3 +131,16 @@ def test_the_warm_up_draws_and_decodes_and_leaves_no_request_behind(start, monke
     assert seen == [[False, True], [False, True]]
     assert not core._worker.runner._sampler._states
     assert not core.has_unfinished()
+
+
+def test_blocks_of_one_token_answer_as_blocks_of_sixteen(tmp_path):
+    write_hf(tmp_path, config := hf_config("llama"), random_weights(config, seed=1))
+    write_word_tokenizer(tmp_path, config["vocab_size"])
+    answers = []
+    for size in (1, 16):
+        settings = {"block_size": size, "max_model_len": 64, "kv_cache_memory_bytes": "1M", "dtype": "float32"}
+        with LLM(model=str(tmp_path), **settings) as llm:
+            greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+            answers.append([one.outputs[0].token_ids for one in llm.generate(["w3 w4 w5", "w9"], greedy, False)])
+    assert answers[0] == answers[1]
+    assert [len(ids) for ids in answers[0]] == [8, 8]
