@@ -7,11 +7,9 @@ from typing import Any
 
 from engine.config.fields import BY_KEY, Field
 from engine.config.names import SECTIONS, field_named, plain, unknown
-from engine.config.values import parse_json
+from engine.config.values import parse_json, written_value
 from engine.errors import UserError
 from engine.plan_values import Given
-
-LONGEST_SHOWN = 200
 
 
 class Assignments:
@@ -31,7 +29,7 @@ class Assignments:
         value = self._parse(field, raw, spelling)
         if append and field.kind.merge != "extend":
             hint = f"only a list can be added to; write {spelling}=VALUE"
-            raise UserError(f"{self.place}{spelling}+= {_shown(raw)}: {hint}")
+            raise UserError(f"{self.place}{spelling}+= {written_value(raw)}: {hint}")
         if append:
             self._added.setdefault(field.key, []).extend(value)
         elif field.kind.merge == "update":
@@ -70,7 +68,7 @@ class Assignments:
         return result
 
     def _say(self, what: tuple[str, str], spelling: str, value: Any, shown: Any) -> None:
-        self._said.setdefault(what, {})[_same(spelling)] = (value, f"{spelling} {_shown(shown)}")
+        self._said.setdefault(what, {})[_same(spelling)] = (value, f"{spelling} {written_value(shown)}")
 
     def _assign_section(self, name: str, raw: Any, spelling: str, command: str) -> None:
         if isinstance(raw, str):
@@ -78,12 +76,12 @@ class Assignments:
                 raw = parse_json(raw)
             except ValueError as error:
                 hint = f"give a JSON object, or one setting as {_dotted(spelling)}.NAME=VALUE"
-                raise UserError(f"{self.place}{spelling} {_shown(raw)}: {error}; {hint}") from error
+                raise UserError(f"{self.place}{spelling} {written_value(raw)}: {error}; {hint}") from error
         if raw is None:
             return
         if not isinstance(raw, Mapping):
             hint = f"wants settings by name; write {_dotted(spelling)}.NAME=VALUE"
-            raise UserError(f"{self.place}{spelling} {_shown(raw)}: {hint}")
+            raise UserError(f"{self.place}{spelling} {written_value(raw)}: {hint}")
         for key, value in raw.items():
             inside = f"{spelling[:-1]}.{key}}}" if spelling.endswith("}") else f"{spelling} {{{key}}}"
             self.assign_path(f"{name}.{key}", value, inside, command=command)
@@ -92,7 +90,7 @@ class Assignments:
         try:
             return field.kind.parse(raw)
         except ValueError as error:
-            raise UserError(f"{self.place}{spelling} {_shown(raw)}: {error}") from error
+            raise UserError(f"{self.place}{spelling} {written_value(raw)}: {error}") from error
 
 
 def _same(spelling: str) -> str:
@@ -102,10 +100,3 @@ def _same(spelling: str) -> str:
 def _dotted(spelling: str) -> str:
     """``-cc {pass_config.x}`` as one could write it: ``-cc.pass_config.x``."""
     return spelling.replace(" {", ".").removesuffix("}")
-
-
-def _shown(raw: Any) -> str:
-    """A value as one could write it, cut where it is long: lists as ``a,b``."""
-    items = raw if isinstance(raw, list | tuple) and raw else [raw]
-    text = ",".join(str(item).lower() if isinstance(item, bool) else str(item) for item in items)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -9,7 +9,8 @@ from typing import Any
 from engine.config.assignments import Assignments
 from engine.config.command_line import read
 from engine.config.environment import read_environment
-from engine.config.fields import BY_KEY
+from engine.config.fields import BY_KEY, SERVER
+from engine.errors import UserError
 from engine.plan_values import Given
 
 
@@ -41,12 +42,18 @@ def collect(
 
 def from_keywords(**keywords: Any) -> dict[str, Given]:
     """What a Python caller passes: canonical keys' last parts, names of flags, or sections with a mapping, as in
-    ``LLM(model=…, optimization_level=2, compilation_config={"mode": 0})``. ``None`` is no value.
-    Raises ``UserError``."""
+    ``LLM(model=…, optimization_level=2, compilation_config={"mode": 0})``. ``None`` is no value. Raises ``UserError``,
+    for a setting of the server too, since no server is started."""
     values = Assignments("argument")
     for name, value in keywords.items():
         values.assign_path(name, value, name)
-    return merge(values)
+    given = merge(values)
+    for key in given:
+        if key in BY_KEY and BY_KEY[key].group == SERVER:
+            name = key.rpartition(".")[2]
+            raise UserError(f"{name}: a setting of the server, and none is started here; leave it out, or run "
+                            f"`engine serve {BY_KEY[key].flag}`")
+    return given
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Given]:

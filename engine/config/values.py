@@ -17,6 +17,8 @@ TRUE, FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "
 NESTING = 16
 """Values inside values; no setting needs more than three."""
 TOO_DEEP = f"is nested too deeply, more than {NESTING} levels"
+LONGEST_WRITTEN = 200
+"""Characters of a value in a message."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)")
 _JSON_SIZE = re.compile(r'"(?:\\.|[^"\\])*"|(?<![\w.])\d+(?:\.\d+)?[kKmMgGtT]\b')
 
@@ -193,6 +195,20 @@ def twice(first: str, second: str) -> str:
     if first == second:
         return f"{first} stands there twice; keep one"
     return f"{first} and {second} are the same setting; keep one"
+
+
+def written_value(value: Any) -> str:
+    """A value as messages repeat it: how a command line takes it, lists as ``a,b``, mappings as ``a=b``, cut where it
+    is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    items: list[Any] = [value]
+    if isinstance(value, Mapping) and value:
+        items = [f"{name}={entry}" for name, entry in value.items()]
+    elif isinstance(value, list | tuple) and value:
+        items = list(value)
+    text = ",".join(map(str, items))
+    return text if len(text) <= LONGEST_WRITTEN else f"{text[:LONGEST_WRITTEN]}…"
 
 
 def operations(items: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.config.fields import BY_KEY
+from engine.config.values import written_value
 from engine.errors import UserError
 from engine.plan_values import Decision, Given
 from platforms.contract import Setting
@@ -33,7 +34,7 @@ class Ledger:
         """How a message names what the user asked for: the flag, its value and where it came from."""
         row = self._given[key]
         flag = BY_KEY[key].flag if key in BY_KEY else f"--{key}"
-        return f"{flag}={row.value} ({row.origin})"
+        return f"{flag}={written_value(row.value)} ({row.origin})"
 
     def wish(self, key: str, fallback: Any = None, origin: str = "default", reason: str = "") -> Decision:
         """User, then platform, then ``fallback`` with its ``origin`` and ``reason``; nothing is decided yet."""

@@ -9,7 +9,8 @@ import pytest
 
 from engine.config import BY_KEY, FIELDS, collect, from_environment, from_keywords, value_of
 from engine.config.environment import unknown_variables
-from engine.config.fields import FUSE
+from engine.config.fields import FUSE, SERVER, Field
+from engine.config.values import written_value
 from engine.errors import UserError
 from engine.levels import LEVELS
 
@@ -99,7 +100,7 @@ def test_null_in_a_file_is_no_value(tmp_path: Path, text: str) -> None:
         ("capture-sizes: &a [*a]", ["f.yaml", "line 1", "refers to itself"]),
         (f"a: {'[' * 3000}{']' * 3000}", ["f.yaml", "nested too deeply"]),
         (f"a: {'[' * 20}{']' * 20}", ["f.yaml", "line 1", "nested too deeply"]),
-        ("a: &a [1]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 10)}]\n" for a, b in itertools.pairwise("abcdefg")),
+        ("a: &a [1]\n" + "".join(f"{b}: &{b} [{f'*{a}, ' * 10}]\n" for a, b in itertools.pairwise("abcdefg")),
          ["f.yaml", "more than 10000 values"]),
         ("max-model-len: 512\nmax_model_len: 256", ["line 2", "max-model-len and max_model_len", "keep one"]),
         ("compilation:\n  graph-mode: NONE\n  graph_mode: NONE", ["line 3", "graph-mode and graph_mode"]),
@@ -187,7 +188,7 @@ def test_unknown_variables_are_reported_once_each() -> None:
 
 def test_python_arguments() -> None:
     found = from_keywords(
-        model="m", optimization_level=2, max_num_batched_tokens=16384, tensor_parallel_size=2, dtype=None, api_key="k",
+        model="m", optimization_level=2, max_num_batched_tokens=16384, tensor_parallel_size=2, dtype=None, port=None,
         compilation_config={"mode": 0, "cudagraph_mode": "NONE", "pass_config": {"fuse_norm_quant": True}},
         kernel_config={"enable_flashinfer_autotune": False}, kernel_pins={"a": "b"}, enable_prefix_caching=False,
     )  # fmt: skip
@@ -197,7 +198,6 @@ def test_python_arguments() -> None:
         "optimization_level": 2,
         "scheduler.max_num_batched_tokens": 16384,
         "parallel.tensor_parallel_size": 2,
-        "server.api_key": ("k",),
         "compilation.mode": "NONE",
         "compilation.graph_mode": "NONE",
         "compilation.pass_config.fuse_norm_quant": True,
@@ -218,6 +218,8 @@ def test_python_arguments() -> None:
         ({"compilation_config": {"bogus": 1}}, "bogus"),
         ({"swap_space": 4}, "removed"),
         ({"model": 3}, "text"),
+        ({"port": 1}, "port: a setting of the server.* --port"),
+        ({"server": {"host": "0.0.0.0"}}, "host: a setting of the server"),
     ],
 )
 def test_wrong_python_argument_is_named(keywords: dict[str, object], token: str) -> None:
@@ -238,13 +240,26 @@ def test_defaults_are_values_their_own_fields_accept() -> None:
     for field in FIELDS:
         if field.default is not None:
             assert field.kind.parse(field.default) == field.default, field.key
-            assert from_keywords(**{field.key: field.default})[field.key].value == field.default
+            if field.group != SERVER:
+                assert from_keywords(**{field.key: field.default})[field.key].value == field.default
 
 
-@pytest.mark.parametrize("key", ["", " ", ",", "[]", '[""]'])
-def test_an_empty_api_key_is_refused_not_taken_for_none(key: str) -> None:
-    with pytest.raises(UserError, match="--api-key"):
-        collect(["--api-key", key], {}, "serve")
-    with pytest.raises(UserError, match="ENGINE_API_KEY"):
-        collect([], {"ENGINE_API_KEY": key}, "serve")
-    assert plain([], {"ENGINE_PORT": ""}) == {}
+@pytest.mark.parametrize("field", [field for field in FIELDS if field.group == SERVER], ids=lambda field: field.key)
+def test_no_setting_of_the_server_is_a_python_argument(field: Field) -> None:
+    value = field.default if field.default is not None else "x"
+    with pytest.raises(UserError, match="engine serve " + field.flag):
+        from_keywords(**{field.key: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ((99999999,), "99999999"),
+        ((1, 2), "1,2"),
+        (True, "true"),
+        ({"a": "b", "c": "d"}, "a=b,c=d"),
+        ("x" * 300, "x" * 200 + "…"),
+    ],
+)
+def test_messages_repeat_values_as_they_are_typed(value: object, text: str) -> None:
+    assert written_value(value) == text

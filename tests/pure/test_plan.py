@@ -76,7 +76,7 @@ def test_a_rule_without_a_kernel_is_reported_and_does_not_rewrite():
 
 
 def test_a_rule_asked_for_that_cannot_act_is_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"fuse_allreduce_rms=True.*collectives"):
+    with pytest.raises(UserError, match=r"fuse_allreduce_rms=true.*collectives"):
         plan(compilation__pass_config__fuse_allreduce_rms=True)
     with pytest.raises(UserError, match="not offered"):
         plan(Tables(), compilation__pass_config__fuse_rope_kvcache=True)
@@ -184,7 +184,7 @@ def test_H_OPT_05_eager_changes_mode_and_graph_mode_and_nothing_else():
 
 
 def test_eager_with_an_explicit_mode_is_refused_naming_both():
-    with pytest.raises(UserError, match=r"--enforce-eager=True.* and .*mode"):
+    with pytest.raises(UserError, match=r"--enforce-eager=true.* and .*mode"):
         plan(BACKENDS, enforce_eager=True, compilation__mode="PIECEWISE")
 
 
@@ -360,3 +360,8 @@ def test_planning_imports_no_torch():
 def test_a_row_may_not_use_a_reserved_name():
     with pytest.raises(ValueError, match="reserved"):
         dataclasses.replace(ROPE_ROW, name="reference")
+
+
+def test_sizes_asked_for_are_named_as_they_are_typed():
+    with pytest.raises(UserError, match=r"--capture-sizes=4,99999999 \("):
+        plan(BACKENDS, compilation__capture_sizes=(4, 99999999))
