@@ -54,6 +54,8 @@ def _load(text: str, path: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise UserError(f"{path}: {where}is not YAML: {getattr(error, 'problem', None) or error}") from error
+    except ValueError as error:  # a date or a number that looks like one and is none
+        raise UserError(f"{path}: holds a value that cannot be read: {error}; quote it") from error
     finally:
         loader.dispose()
     if not isinstance(loaded, dict | None):

@@ -102,6 +102,7 @@ def test_null_in_a_file_is_no_value(tmp_path: Path, text: str) -> None:
         (f"a: {'[' * 20}{']' * 20}", ["f.yaml", "line 1", "nested too deeply"]),
         ("a: &a [1]\n" + "".join(f"{b}: &{b} [{f'*{a}, ' * 10}]\n" for a, b in itertools.pairwise("abcdefg")),
          ["f.yaml", "more than 10000 values"]),
+        ("model: 2024-99-99", ["f.yaml", "cannot be read", "quote it"]),
         ("max-model-len: 512\nmax_model_len: 256", ["line 2", "max-model-len and max_model_len", "keep one"]),
         ("compilation:\n  graph-mode: NONE\n  graph_mode: NONE", ["line 3", "graph-mode and graph_mode"]),
         ("capture-sizes: [0, 4]", ["capture-sizes 0,4:"]),
