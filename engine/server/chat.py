@@ -69,7 +69,7 @@ class _Answer:
                 async for index, delta in deltas:
                     if index not in self.begun:
                         self.begun.add(index)
-                        yield self.frame.chunk([self._opening(index)])
+                        yield self.frame.chunk([self._opening(index)]) | self._prompt()
                     yield self.frame.chunk([self._piece(index, delta, {"content": delta.text} if delta.text else {})])
         except RequestError as error:
             raise _renamed(error, self.body) from error
@@ -83,9 +83,10 @@ class _Answer:
             raise _renamed(error, self.body) from error
         if self.body.prompt_logprobs is not None:
             answer["prompt_logprobs"] = self.prompt_scores
-        if self.body.return_token_ids:
-            answer["prompt_token_ids"] = self.generation.prompts[0]
-        return answer
+        return answer | self._prompt()
+
+    def _prompt(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.generation.prompts[0]} if self.body.return_token_ids else {}
 
     def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
         if delta.index == 0 and self.body.prompt_logprobs is not None:
@@ -94,10 +95,8 @@ class _Answer:
         return {"index": index, "message": piece.pop("delta"), **piece}
 
     def _opening(self, index: int) -> dict[str, Any]:
-        opening = {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
-        if self.body.return_token_ids:
-            opening["prompt_token_ids"] = self.generation.prompts[0]
-        return {**opening, "finish_reason": None}
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _piece(self, index: int, delta: Delta, content: dict[str, Any]) -> dict[str, Any]:
         wanted = self.body.logprobs

@@ -309,6 +309,17 @@ def test_tokens_by_id(server):
     assert choice["prompt_token_ids"] == server.tokenizer.encode("hi")
 
 
+def test_the_prompt_s_ids_stand_beside_the_choices_of_a_chat(server):
+    options = {"max_tokens": 2, "return_token_ids": True}
+    whole = server.chat(**options).json()
+    first, *others = [event for event in events(server.chat(stream=True, **options).text) if event != "[DONE]"]
+    assert first["prompt_token_ids"] == whole["prompt_token_ids"] == server.tokenizer.encode_chat(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=True
+    )
+    assert not any("prompt_token_ids" in chunk for chunk in others)
+    assert not any("prompt_token_ids" in choice for chunk in (whole, first, *others) for choice in chunk["choices"])
+
+
 def test_own_request_ids(server):
     answer = server.completion(max_tokens=1, request_id="mine")
     assert answer.json()["id"] == "cmpl-mine" == answer.headers["x-request-id"]
