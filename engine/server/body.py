@@ -35,8 +35,9 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 async def _read_bytes(request: Request) -> bytes:
     declared = request.headers.get("content-length", "0")
-    size, chunks = 0, []
-    too_large = declared.isdigit() and int(declared) > MAX_BODY_BYTES
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        raise _too_large()
+    size, chunks, too_large = 0, [], False
     deadline = time.monotonic() + DRAIN_SECONDS
     async for chunk in request.stream():
         size += len(chunk)
@@ -48,8 +49,12 @@ async def _read_bytes(request: Request) -> bytes:
         else:  # read on without keeping: closing while the client still writes would hide the answer from it
             chunks.clear()
     if too_large:
-        raise RequestError(f"The body is larger than {MAX_BODY_BYTES} bytes.", None, 413)
+        raise _too_large()
     return b"".join(chunks)
+
+
+def _too_large() -> RequestError:
+    return RequestError(f"The body is larger than {MAX_BODY_BYTES} bytes.", None, 413)
 
 
 def _decode(raw: bytes) -> Any:

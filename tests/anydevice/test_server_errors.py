@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import time
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def test_a_body_that_is_too_large(server):
     error_of(server.client.post("/v1/completions", content=large, headers=JSON), 413)
     chunks = (large[i : i + 2**20] for i in range(0, len(large), 2**20))
     error_of(server.client.post("/v1/completions", content=chunks, headers=JSON), 413)
+    assert server.alive()
+
+
+def test_a_body_that_says_it_is_too_large_is_not_waited_for(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {MAX_BODY_BYTES + 1}\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
     assert server.alive()
 
 
