@@ -18,7 +18,8 @@ def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
     Text parts of one message are joined with a newline. Tool-call arguments given as a JSON string become objects. An
     empty ``tool_calls`` and every null field are left out. Raises ``RequestError`` naming the field for an empty
-    conversation, an unknown role, missing content, a part that is not text, or arguments that are not a JSON object.
+    conversation, an unknown role, missing content, a part or a name that is not text, tool calls of anybody but the
+    assistant, a tool's answer to no call, or arguments that are not a JSON object.
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise RequestError("'messages' must be a list of messages", "messages")
@@ -34,12 +35,19 @@ def _prepare(message: Mapping[str, Any], at: str) -> dict[str, Any]:
     if role not in ROLES:
         raise RequestError(f"{at}.role is {role!r}; one of {', '.join(ROLES)} is needed", f"{at}.role")
     ready = {key: value for key, value in message.items() if value is not None}
+    for name in ("name", "tool_call_id"):
+        if not isinstance(ready.get(name, ""), str):
+            raise RequestError(f"{at}.{name} must be a string, found {type(ready[name]).__name__}", f"{at}.{name}")
     if calls := ready.pop("tool_calls", None):
+        if role != "assistant":
+            raise RequestError(f"{at}.tool_calls: only an assistant message has them, not {role}", f"{at}.tool_calls")
         ready["tool_calls"] = _tool_calls(calls, f"{at}.tool_calls")
     reasoning = next((ready[name] for name in _REASONING if isinstance(ready.get(name), str)), None)
     if reasoning is not None:
         ready = {name: reasoning for name in _REASONING} | ready
     ready["content"] = _content(ready, role, f"{at}.content")
+    if role == "tool" and not ready.get("tool_call_id"):
+        raise RequestError(f"{at}.tool_call_id is missing; it names the call that is answered", f"{at}.tool_call_id")
     return ready
 
 
@@ -93,4 +101,8 @@ def _arguments(value: object, at: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise RequestError(f"{at} must be a JSON object, found {type(value).__name__}", at)
+    try:
+        json.dumps(dict(value), allow_nan=False, default=str, skipkeys=True)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{at} holds what JSON cannot: {error}", at) from error
     return dict(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,10 @@ def test_H_TOK_04_the_object_reaches_the_template() -> None:
     assert render(TOOLS, [USER, call('{"city": "Zürich", "n": 2}')]) == 'f(city="Zürich";n=2;)'
 
 
-@pytest.mark.parametrize("arguments", ['{"a": ', "nope", "[1]", '"text"', "3", [1], 3, "[" * 100_000])
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": ', "nope", "[1]", '"text"', "3", [1], 3, "[" * 100_000, '{"a": [NaN]}', '{"a": -1e999}', {"a": math.nan}],
+)
 def test_H_TOK_04_arguments_that_are_no_object_are_named(arguments: object) -> None:
     with pytest.raises(RequestError) as caught:
         render(TOOLS, [USER, call(arguments)])
@@ -196,6 +200,11 @@ def test_H_API_09_other_messages_need_content(role: str, content: dict[str, Any]
         ([{"role": "assistant", "content": "", "tool_calls": {"a": 1}}], "messages[0].tool_calls"),
         ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),
         ([{"role": "assistant", "content": "", "tool_calls": [3]}], "messages[0].tool_calls[0]"),
+        ([{"role": "user", "content": "x", "name": 3}], "messages[0].name"),
+        ([{"role": "user", "content": "x", "name": ["a"]}], "messages[0].name"),
+        ([{"role": "tool", "content": "x", "tool_call_id": 3}], "messages[0].tool_call_id"),
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
+        ([call("{}") | {"role": "user", "content": "x"}], "messages[0].tool_calls"),
     ],
 )
 def test_H_API_14_hollow_conversations_are_named(messages: Any, param: str) -> None:
