@@ -55,13 +55,14 @@ def start_table(info: CoreInfo, seconds: Sequence[tuple[str, float]], width: int
 
 def ready_lines(url: str, model: str, *, unnamed: bool, chat: bool, key: bool, color: bool) -> str:
     """Where to ask, and a command line that asks. ``unnamed``: nobody named the model; ``chat``: it has a template;
-    ``key``: an API key is needed, which is not printed."""
+    ``key``: an API key is needed, which is not printed; a line says where to put it."""
     why = " (no model was named: this is the built-in one)" if unnamed else ""
     body = (
         {"model": model, "messages": [{"role": "user", "content": "Say hello in five words."}], "max_tokens": 32}
         if chat
         else {"model": model, "prompt": "Once upon a time", "max_tokens": 32}
     )
+    export = "export ENGINE_API_KEY='<one of the API keys>'\n" if key else ""
     lines = [
         f"curl {url}/v1/{'chat/' if chat else ''}completions",
         "  -H 'Content-Type: application/json'",
@@ -69,7 +70,7 @@ def ready_lines(url: str, model: str, *, unnamed: bool, chat: bool, key: bool, c
         f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}",
     ]
     command = " \\\n".join(lines)
-    return f"\n  Serving {model}{why} at {coloured(url, BOLD if color else '')}\n\n{command}\n\n"
+    return f"\n  Serving {model}{why} at {coloured(url, BOLD if color else '')}\n\n{export}{command}\n\n"
 
 
 def show(text: str) -> None:

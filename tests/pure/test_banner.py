@@ -7,7 +7,7 @@ import io
 import pytest
 
 from engine.generation import CoreInfo
-from engine.server.banner import start_table, write
+from engine.server.banner import ready_lines, start_table, write
 
 
 @pytest.mark.parametrize("width", [60, 200])
@@ -34,3 +34,11 @@ def test_a_stream_that_cannot_encode_a_character_gets_another(encoding: str, err
     stream = io.TextIOWrapper(raw, encoding, errors, newline="\n")
     write(stream, "7 × 16 – 中\n")
     assert raw.getvalue().decode(encoding) == written
+
+
+@pytest.mark.parametrize("key", [True, False])
+def test_the_printed_command_says_where_the_key_goes(key: bool) -> None:
+    lines = ready_lines("http://h:1", "m", unnamed=False, chat=True, key=key, color=False).splitlines()
+    command = lines.index(next(line for line in lines if line.startswith("curl ")))
+    assert any("Bearer $ENGINE_API_KEY" in line for line in lines) == key
+    assert lines[command - 1] == ("export ENGINE_API_KEY='<one of the API keys>'" if key else "")
