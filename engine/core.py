@@ -83,6 +83,7 @@ class EngineCore:
                 graph_mode=plan["compilation.graph_mode"],
                 summary=[(row.label, row.value, row.reason) for row in rows],
                 phases=phases.seconds,
+                policy=plan["scheduler.policy"],
             )
             stack.pop_all()
 

@@ -109,6 +109,16 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> list[int]:
     return prompt
 
 
+def check_priority(priority: int, policy: str) -> None:
+    """Raises ``RequestError`` for a priority that the scheduler's ``policy`` would not look at."""
+    if priority and policy != "priority":
+        raise RequestError(
+            f"priority is {priority}, but this engine serves in order of arrival; start it with "
+            "--scheduling-policy priority, or leave priority at 0",
+            "priority",
+        )
+
+
 def _checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
     """A validated copy. A struct does not check what its constructor is given, so the types are checked here."""
     fields: dict[str, Any] = msgspec.structs.asdict(params)

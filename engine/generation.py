@@ -28,7 +28,7 @@ class Delta(msgspec.Struct, frozen=True):
 
 class CoreInfo(msgspec.Struct, frozen=True):
     """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
-    table. ``phases``: seconds per start-up phase, in order."""
+    table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler."""
 
     model_name: str
     model_path: str
@@ -42,3 +42,4 @@ class CoreInfo(msgspec.Struct, frozen=True):
     graph_mode: str
     summary: list[tuple[str, str, str]]
     phases: list[tuple[str, float]]
+    policy: str = "fcfs"

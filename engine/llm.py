@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from engine.batch import Output, Request, TokenLogprobs
 from engine.chat_template import read_template
 from engine.errors import EngineDeadError, RequestError
-from engine.expand import expand, seeds_from
+from engine.expand import check_priority, expand, seeds_from
 from engine.generation import Delta
 from engine.generation_bar import generation_bar
 from engine.interrupt import deferred_interrupt
@@ -82,8 +82,9 @@ class LLM:
 
         A prompt is a string, a list of token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``.
         ``sampling_params``: one for all, or one per prompt. ``use_tqdm``: show a bar if it takes long. ``priority``:
-        one number per prompt, lower first. Raises ``RequestError`` before anything runs, with the index of the prompt
-        at fault; ``EngineDeadError`` when the engine fails or has been closed.
+        one number per prompt, lower first, under ``scheduling_policy="priority"``. Raises ``RequestError`` before
+        anything runs, with the index of the prompt at fault; ``EngineDeadError`` when the engine fails or has been
+        closed.
         """
         self._open_core()
         return self._run(read_prompts(prompts, self._tokenizer), sampling_params, use_tqdm, priority)
@@ -177,6 +178,7 @@ class LLM:
             self._busy.release()
 
     def _job(self, prompt: Prompt, params: SamplingParams, priority: int) -> _Job:
+        check_priority(priority, self._info.policy)
         name = str(next(self._numbers))
         requests = expand(
             name,

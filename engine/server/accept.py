@@ -9,6 +9,7 @@ from fastapi import Request
 from pydantic import BaseModel
 
 from engine.errors import RequestError
+from engine.expand import check_priority
 from engine.sampling_params import SamplingParams
 from engine.server.body import read_object
 from engine.server.fields import screen
@@ -45,6 +46,7 @@ def check_generation(state: ServerState, body: GenerationRequest, params: Sampli
     if body.stream and body.prompt_logprobs is not None:
         raise RequestError("prompt_logprobs are not available when streaming.", "prompt_logprobs")
     engine, _ = state.serving()
+    check_priority(body.priority, engine.info.policy)
     params.validate(engine.info.vocab_size)
 
 

@@ -340,3 +340,10 @@ def test_a_second_thread_is_refused_and_the_first_one_served():
     go_on.set()
     thread.join(10)
     assert texts(found) == texts(llm.generate("y", FOUR)) == [["abca"]]
+
+
+def test_a_priority_nobody_looks_at_is_refused():
+    llm = open_llm()
+    with pytest.raises(RequestError, match=r"prompt 1: priority is 2.*--scheduling-policy priority"):
+        llm.generate(["x", "y"], FOUR, priority=[0, 2])
+    assert texts(llm.generate(["x"], FOUR, priority=[0])) == [["abca"]]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from engine.sampling_params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
@@ -189,6 +190,20 @@ def test_unknown_and_unsupported_fields(server):
         assert "not supported yet" in error["message"]
     assert server.completion(best_of=2, n=2, max_tokens=1).status_code == 200
     error_of(server.completion(stream_options={"include_usage": True}), 400, "stream_options")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_priority_nobody_looks_at_is_refused(server, path):
+    body = {"prompt": "hi"} if path == "/v1/completions" else {"messages": MESSAGES}
+    refused = error_of(server.client.post(path, json={**body, "priority": 1}), 400, "priority")
+    assert "--scheduling-policy priority" in refused["message"]
+    assert server.client.post(path, json={**body, "priority": 0, "max_tokens": 1}).status_code == 200
+    info = server.engine.info
+    try:
+        server.engine.info = msgspec.structs.replace(info, policy="priority")
+        assert server.client.post(path, json={**body, "priority": 1, "max_tokens": 1}).status_code == 200
+    finally:
+        server.engine.info = info
 
 
 def test_unknown_fields_can_be_ignored():
