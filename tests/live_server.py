@@ -68,6 +68,13 @@ class LiveServer:
         rows = [line.split() for line in found.stdout.splitlines()]
         return [int(pid) for pid, stat in rows if int(pid) != self.process.pid and not stat.startswith("Z")]
 
+    def is_alone(self, seconds: float = 5) -> bool:
+        """Whether everything the server started is gone within ``seconds``."""
+        until = time.monotonic() + seconds
+        while self.children() and time.monotonic() < until:
+            time.sleep(0.05)
+        return not self.children()
+
     def core(self) -> int:
         """Process id of the engine core: the child that has torch in memory."""
         sizes = {}
