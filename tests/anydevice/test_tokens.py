@@ -88,15 +88,18 @@ def test_repeated_prompts_come_out_of_the_prefix_cache(prompts: list[list[int]])
     assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)
 
 
+@pytest.mark.parametrize(("kernels", "fused"), [("reference", [0, 0, 0]), ("auto", [0, 0, 30])])
 def test_levels_give_the_same_tokens_and_the_plan_shows_what_differs(
-    prompts: list[list[int]], truth: list[list[int]]
+    prompts: list[list[int]], truth: list[list[int]], kernels: str, fused: list[int]
 ) -> None:
-    matched = []
+    matched, requested = [], []
     for level in (0, 1, 2):
-        found, plan = run(prompts, optimization_level=level)
+        found, plan = run(prompts, optimization_level=level, kernels=kernels)
         assert found == truth
-        matched.append({row.rule: row.matched for row in plan.fusions}["fuse_rope_kvcache"])
-    assert matched == [0, 0, 30]
+        report = next(row for row in plan.fusions if row.rule == "fuse_rope_kvcache")
+        matched.append(report.matched)
+        requested.append(report.requested)
+    assert (matched, requested) == (fused, [False, False, True])
 
 
 TINY = {
