@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from engine.models.config import ModelConfig
 from engine.models.decoder import decoder
+from engine.models.layout import Layout
 from engine.program import Program
 
-Builder = Callable[[ModelConfig, str, int, str], Program]
+Builder = Callable[[ModelConfig, Layout], Program]
 
 BUILDERS: dict[str, Builder] = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), decoder)
 
 
-def build_program(model: ModelConfig, dtype: str, page: int, cache_dtype: str = "") -> Program:
+def build_program(model: ModelConfig, layout: Layout) -> Program:
     """The program of one rank. ``ModelConfig`` admits known architectures only."""
-    return BUILDERS[model.architecture](model, dtype, page, cache_dtype)
+    return BUILDERS[model.architecture](model, layout)

@@ -20,6 +20,56 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the linear layers of a checkpoint are stored. ``storage``: dtype of the stored weights, in the checkpoint's
+    own flavour (``float8_e4m3fn``, ``int8``). ``weights``: one scale per ``tensor``, per output ``channel``, or per
+    ``block`` of ``block`` (rows, columns). ``activations``: ``static`` (a scale in the checkpoint), ``token`` or
+    ``group`` (of ``block[1]`` columns; made per step), or ``none`` (weights alone are quantised). ``ignored``: modules
+    that are stored dense, by name or by ``re:`` pattern, as the checkpoint lists them."""
+
+    method: str
+    storage: str
+    weights: Literal["tensor", "channel", "block"]
+    activations: Literal["none", "static", "token", "group"]
+    block: tuple[int, int] | None = None
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Experts in place of one MLP. ``dense_layers``: leading layers that keep a plain MLP. ``scoring``: how router
+    logits become weights; ``renormalize``: the chosen weights sum to one; ``scaling``: factor on them after that.
+    ``groups``, ``top_groups``: experts are chosen among the best groups only; 1 and 1 where there are none.
+    ``shared_size``: width of an expert that every token visits, 0 where there is none. ``bias``: the checkpoint holds
+    a bias per expert that takes part in choosing, not in weighting."""
+
+    experts: int
+    top_k: int
+    expert_size: int
+    dense_layers: int = 0
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = True
+    scaling: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    shared_size: int = 0
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """Latent attention: keys and values of all heads are made from one latent vector per token. ``q_rank``: width of
+    the queries' own latent, 0 where queries are projected directly. Head sizes in elements: ``nope`` without and
+    ``rope`` with rotation, ``value`` of values."""
+
+    q_rank: int
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder with rotary attention and a gated SiLU MLP.
 
@@ -27,7 +77,7 @@ class ModelConfig:
     ``hidden_size / num_heads``. ``sliding_window``: tokens each position may look back on, itself included, in every
     layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
     stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
-    GGUF blocks. What ends a text is the tokenizer's to say.
+    GGUF blocks; ``quantization``: of linear layers stored otherwise. What ends a text is the tokenizer's to say.
     """
 
     architecture: Architecture
@@ -50,6 +100,9 @@ class ModelConfig:
     sliding_window: int | None
     dtype: Dtype
     weight_format: Literal["dense", "gguf"]
+    quantization: Quantization | None = None
+    moe: Moe | None = None
+    mla: Mla | None = None
 
     @staticmethod
     def from_hf(

@@ -10,7 +10,7 @@ from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.fusion import RULES, all_ops
 from engine.levels import LEVELS
-from engine.models import build_program
+from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
 from engine.plan import sizes
 from engine.plan.fusions import check_names, fuse
@@ -136,7 +136,7 @@ def make_plan(
         "block_size": ledger.decisions["cache.block_size"].value,
     }
 
-    program = build_program(model, dtype, facts["block_size"], facts["kv_cache_dtype"])
+    program = build_program(model, Layout(dtype, facts["block_size"], facts["kv_cache_dtype"]))
     chooser = Chooser(
         profile,
         facts,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from platforms.contract.verdict import Predicate
+from platforms.contract.profile import DeviceProfile
+from platforms.contract.verdict import Facts, Predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class FusionRule:
 
 @dataclass(frozen=True, slots=True)
 class FusionOffer:
-    """A platform says that the rules of this name may act where ``when`` says yes."""
+    """A platform says that the rules of this name may act where ``when`` says yes, in steps of at most ``tokens``
+    tokens (pure, like a predicate; ``None``: of any size)."""
 
     rule: str
     when: Predicate
+    tokens: Callable[[DeviceProfile, Facts], int] | None = None

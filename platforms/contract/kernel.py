@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from platforms.contract.verdict import Predicate, always
 
@@ -17,8 +18,9 @@ class Kernel:
     ``target``: ``"module:attribute"``, imported when bound; called exactly as the op's reference is.
     ``needs``: asked once per profile. ``accepts``: asked once per distinct call of the plan, with the call's dtypes,
     shapes and attributes among the facts. ``priority``: the highest wins; equal ones that both say yes are an error.
-    ``graph_safe``: may run inside a captured graph. ``batch_invariant``: a row's result never depends on its
-    neighbours. The rest are lazy targets as well, ``""`` where a row has none:
+    ``graph_safe``: may run inside a captured graph. ``graph_batches``: what a captured call of an op that looks at
+    requests serves: ``any`` batch, ``uniform`` query lengths, or a ``single`` new token each. ``batch_invariant``: a
+    row's result never depends on its neighbours. The rest are lazy targets as well, ``""`` where a row has none:
     ``pack(weight tensors, attributes)`` → tensors in the kernel's own layout, made once at load;
     ``workspace(facts)`` → bytes; ``prepare`` runs outside graphs before each replay and fills fixed buffers;
     ``cache_layout(cache spec)`` → shape, strides and bytes of a KV block; ``build`` compiles ahead of time for a
@@ -32,6 +34,7 @@ class Kernel:
     accepts: Predicate = ANY_CALL
     priority: int = 0
     graph_safe: bool = True
+    graph_batches: Literal["any", "uniform", "single"] = "any"
     batch_invariant: bool = False
     pack: str = ""
     workspace: str = ""

@@ -122,7 +122,7 @@ def test_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(words: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(COMMANDS, "pull", interrupted)
+    monkeypatch.setattr("engine.cli.pull.run", interrupted)
     assert main(["pull", "x"]) == 130
 
 
@@ -130,7 +130,7 @@ def test_any_other_fault_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(words: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setitem(COMMANDS, "pull", broken)
+    monkeypatch.setattr("engine.cli.pull.run", broken)
     with pytest.raises(ZeroDivisionError):
         main(["pull", "x"])
 

@@ -4,11 +4,11 @@ import pytest
 
 from engine.errors import UserError
 from engine.memory import SAMPLER_BYTES, SCORED_LOGITS, SCORED_ROWS, activation_bytes, block_bytes, kv_space
-from engine.models import build_program
+from engine.models import Layout, build_program
 from platforms.contract import Memory
 from tests.profiles import MODEL
 
-PROGRAM = build_program(MODEL, "float32", 16, "float32")
+PROGRAM = build_program(MODEL, Layout("float32", 16, "float32"))
 BLOCK = 2 * 16 * 1 * (8 + 8) * 4
 """Layers, tokens, KV heads, key and value, bytes."""
 GIB = 2**30
@@ -28,8 +28,8 @@ def host(available):
 
 def test_a_block_spans_all_layers_in_the_type_of_the_cache():
     assert block_bytes(PROGRAM) == BLOCK
-    assert block_bytes(build_program(MODEL, "float32", 16, "bfloat16")) == BLOCK // 2
-    assert block_bytes(build_program(MODEL, "float32", 32, "float32")) == BLOCK * 2
+    assert block_bytes(build_program(MODEL, Layout("float32", 16, "bfloat16"))) == BLOCK // 2
+    assert block_bytes(build_program(MODEL, Layout("float32", 32, "float32"))) == BLOCK * 2
 
 
 def test_an_exact_size_is_exact_whatever_would_suffice():
@@ -98,7 +98,7 @@ def test_a_step_of_few_tokens_has_few_rows_of_logits():
 def test_prompt_scoring_of_a_large_vocabulary_is_counted_by_the_piece():
     import dataclasses
 
-    large = build_program(dataclasses.replace(MODEL, vocab_size=2**17), "float32", 16, "float32")
+    large = build_program(dataclasses.replace(MODEL, vocab_size=2**17), Layout("float32", 16, "float32"))
     found = activation_bytes(large, 2048, 1)
     logits = SCORED_ROWS * 2**17 * 4
     assert logits + SAMPLER_BYTES * SCORED_LOGITS <= found < logits + SAMPLER_BYTES * SCORED_LOGITS + 2**21
