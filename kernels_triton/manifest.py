@@ -1,0 +1,131 @@
+"""Rows of the portable Triton kernels, for the tables of platforms whose devices Triton compiles for. Standard library
+only: the kernel modules import triton, and are named here but not loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, feature, library
+
+PRIORITY = 5
+"""Below rows of vendor libraries, which take 10."""
+
+_TYPES = ("float32", "bfloat16", "float16")
+_STORAGE = {
+    "float8_e4m3fn": "dtype.fp8_e4m3fn",
+    "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz",
+    "int8": "dtype.int8",
+}
+_DEVICE = all_of(
+    library("triton", "3.5"), any_of(feature("copy.async"), feature("mma.mfma"), feature("mma.wmma"))
+)
+"""Triton compiles for devices with one of these; those without are older than it supports."""
+
+_LARGEST_HEAD = 256
+"""Columns of a head that fit the registers of the attention kernel's smallest tile."""
+
+
+def _types(*alike: int) -> Predicate:
+    """Every floating input has a type the kernels load and the device has; those at ``alike`` share one."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = facts.get("call_dtypes", ())
+        floating = sorted({name for name in found if "float" in name})
+        text = f"floating inputs are {' and '.join(floating) or 'none'}"
+        if not floating or not set(floating) <= set(_TYPES):
+            return Verdict(False, f"{text}, needs {' or '.join(_TYPES)}")
+        shared = sorted({found[at] for at in alike if at < len(found)})
+        if len(shared) > 1:
+            return Verdict(False, f"{text}, needs one type for activations, found {' and '.join(shared)}")
+        for name in floating:
+            if f"dtype.{name}" not in profile.features:
+                return Verdict(False, f"{text}; dtype.{name} absent")
+        return Verdict(True, text)
+
+    return check
+
+
+def _storage(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """The device converts to the type asked for."""
+    name = facts.get("storage", "")
+    if name not in _STORAGE:
+        return Verdict(False, f"storage {name or 'unknown'} is not {' or '.join(_STORAGE)}")
+    wanted = _STORAGE[name]
+    return Verdict(wanted in profile.features, f"{wanted} {'present' if wanted in profile.features else 'absent'}")
+
+
+def _sizes(x: int, weight: int) -> Predicate:
+    """The weight at ``weight`` covers a whole row of ``x``."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        shapes = facts.get("call_shapes", ())
+        if max(x, weight) >= len(shapes):
+            return Verdict(False, "shapes of the call unknown")
+        columns, length = shapes[x][-1], shapes[weight][0]
+        if columns != length:
+            return Verdict(False, f"a row of {columns} is normalised in runs of {length}, needs whole rows")
+        return Verdict(True, f"{columns} columns")
+
+    return check
+
+
+def _parts(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Both weights cover a whole part of the row, and what is left is one part."""
+    sizes, shapes = facts.get("sizes", ()), facts.get("call_shapes", ())
+    if len(sizes) != 3 or len(shapes) != 3:
+        return Verdict(False, f"parts of {sizes or 'unknown size'}, needs two normalised ones and a rest")
+    lengths = (shapes[1][0], shapes[2][0])
+    ok = lengths == tuple(sizes[:2])
+    return Verdict(ok, f"parts of {sizes[0]} and {sizes[1]}" + ("" if ok else f", weights of {lengths}"))
+
+
+def _heads(*weights: int) -> Predicate:
+    """The weights at ``weights`` normalise one head each."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        dim, shapes = facts.get("head_dim"), facts.get("call_shapes", ())
+        found = [shapes[at][0] for at in weights if at < len(shapes)]
+        if not isinstance(dim, int) or len(found) < len(weights):
+            return Verdict(False, "head_dim or shapes of the call unknown")
+        ok = all(length == dim for length in found)
+        return Verdict(ok, f"head_dim {dim}" + ("" if ok else f", but weights of {found}"))
+
+    return check
+
+
+def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
+    dim = facts.get("head_dim")
+    if not isinstance(dim, int):
+        return Verdict(False, "head_dim unknown")
+    return Verdict(dim <= _LARGEST_HEAD, f"head_dim {dim} {'<=' if dim <= _LARGEST_HEAD else '>'} {_LARGEST_HEAD}")
+
+
+def _row(op: str, module: str, *accepts: Predicate, invariant: bool = True, **more: Any) -> Kernel:
+    target = f"kernels_triton.{module}:{op}"
+    conditions = all_of(*accepts)
+    return Kernel(op, "triton", target, _DEVICE, conditions, PRIORITY, True, batch_invariant=invariant, **more)
+
+
+ROWS: tuple[Kernel, ...] = (
+    _row("rms_norm", "norm", _types(0)),
+    _row("rms_norm_quantize_static", "norm", _types(0), _storage, _sizes(0, 1)),
+    _row("rms_norm_quantize_dynamic", "norm", _types(0), _storage, _sizes(0, 1)),
+    _row("add_rms_norm_quantize_static", "norm", _types(0, 1), _storage, _sizes(0, 2)),
+    _row("add_rms_norm_quantize_dynamic", "norm", _types(0, 1), _storage, _sizes(0, 2)),
+    _row("add_rms_norm_pad", "norm", _types(0, 1), _sizes(0, 2)),
+    _row("dual_rms_norm", "norm", _types(0), _parts),
+    _row("silu_and_mul", "activation", _types(0)),
+    _row("silu_and_mul_quantize_static", "activation", _types(0), _storage),
+    _row("silu_and_mul_quantize_dynamic", "activation", _types(0), _storage),
+    _row("quantize_static", "quant", _types(0), _storage),
+    _row("quantize_dynamic", "quant", _types(0), _storage),
+    _row("rotary", "rotary", _types(0, 1)),
+    _row("kv_write", "rotary", _types(0, 1)),
+    _row("rotary_kv_write", "rotary", _types(0, 1, 3)),
+    _row("qk_norm_rotary", "rotary", _types(0, 2), _heads(1, 3)),
+    _row("qk_norm_rotary_kv_write", "rotary", _types(0, 2, 5), _heads(1, 3)),
+    _row("mla_write", "mla", _types(0, 1)),
+    _row("rotary_mla_write", "mla", _types(0, 1, 3)),
+    _row("attention", "attention", _types(0), _head_fits, invariant=False, graph_batches="any"),
+)
+"""One row per op; every one is named ``triton``."""
