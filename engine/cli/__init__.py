@@ -19,10 +19,12 @@ COMMANDS = {
     "serve": "serve a model over HTTP",
     "explain": "print every decision about a model on a device, without loading either",
     "platforms": "print every installed platform, what it found here, and which would be chosen",
+    "conform": "put a platform plugin through the kit that certifies it",
     "pull": "bring a model into the cache",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,
-and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help."""
+and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help;
+``DETAILS``: more lines of help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +79,7 @@ def _overview() -> str:
 
 def _help(name: str, topic: str) -> str:
     module, what = _module(name), COMMANDS[name]
-    head = f"usage: engine {name} {module.USAGE}\n\n{what[0].upper()}{what[1:]}.\n"
+    head = f"usage: engine {name} {module.USAGE}\n\n{what[0].upper()}{what[1:]}.\n" + getattr(module, "DETAILS", "")
     if not hasattr(module, "SWITCHES"):
         return head
     from engine.config.help import render_help
