@@ -3,6 +3,8 @@
 from engine.ops.activation import silu_and_mul
 from engine.ops.attention import attention, kv_write
 from engine.ops.linear import embedding, linear, select_rows, split
+from engine.ops.mla import mla_attention, mla_write, split_heads
+from engine.ops.moe import moe
 from engine.ops.norm import add, rms_norm
 from engine.ops.rotary import rotary, rotary_table
 from engine.ops.spec import Case, Op, Spec
@@ -15,11 +17,15 @@ OPS: dict[str, Op] = {
         embedding,
         kv_write,
         linear,
+        mla_attention,
+        mla_write,
+        moe,
         rms_norm,
         rotary,
         rotary_table,
         select_rows,
         silu_and_mul,
         split,
+        split_heads,
     )
 }
