@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.bind import load_target
-from engine.ops import Case, Op, Spec
+from engine.ops import Case, Op
+from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, with_packed
 from engine.plan import Observations
 from engine.plan.kernels import call_facts
 from engine.plan_values import Plan, digest
@@ -74,48 +75,34 @@ def _smallest(row: Kernel, op: Op, dtype: str, profile: DeviceProfile) -> tuple[
 
     for case in sorted(op.cases, key=lambda case: sum(case.sizes.values())):
         inputs = op.inputs(case, dtype, torch.Generator().manual_seed(0))
-        specs = tuple(Spec(str(x.dtype).removeprefix("torch."), tuple(x.shape)) for x in inputs)
-        if row.accepts(profile, {**case.attributes, **call_facts(specs)}):
+        if row.accepts(profile, {**case.attributes, **call_facts(specs_of(inputs))}):
             return case, inputs
     return None
 
 
 def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inputs: tuple[Any, ...]) -> str:
-    """What is wrong with the row, or nothing. Rows are strangers' code: whatever they raise is an answer."""
+    """What is wrong with the row, or nothing. Rows are strangers' code: whatever they raise is an answer. The reference
+    runs in the same dtype, so that it may itself be off by the bound."""
     import torch
 
-    truth = _tuple(op.reference(*(x.clone() for x in inputs), **case.attributes))
-    relative, absolute = op.tolerance.get(dtype, op.tolerance["float32"])
+    truth = as_tuple(op.reference(*(x.clone() for x in inputs), **case.attributes))
     try:
         given = [x.clone().to(runtime.device) for x in inputs]
         if row.pack:
-            spots = [at for at in op.weights if at < len(given)]
-            packed = load_target(row.pack)(tuple(given[at] for at in spots), case.attributes)
-            for at, tensor in zip(spots, packed, strict=True):
-                given[at] = tensor
+            given = with_packed(op, load_target(row.pack), given, case.attributes)
         with torch.inference_mode(), runtime.compute():
-            found = _tuple(load_target(row.target)(*given, **case.attributes))
+            found = as_tuple(load_target(row.target)(*given, **case.attributes))
             runtime.synchronize()
-            if len(found) != len(truth):
-                return f"returns {len(found)} results, the reference {len(truth)}, on {case}"
+            if problem := misfit(found, specs_of(truth)):
+                return f"{problem}, on {case}"
             for expected, result in zip(truth, found, strict=True):
+                relative, absolute = op.bound(dtype, name_of(expected.dtype))
                 got = runtime.fetch(result).wait()
-                if (got.dtype, got.shape) != (expected.dtype, expected.shape):
-                    return f"returns {_kind(got)}, the reference {_kind(expected)}, on {case}"
-                got, expected = got.double(), expected.double()
-                if not torch.allclose(got, expected, rtol=2 * relative + 1e-6, atol=2 * absolute + 1e-6):
-                    return f"differs from the reference by {float((got - expected).abs().max()):.3g} on {case}"
+                if problem := difference(got, expected, 2 * relative + 1e-6, 2 * absolute + 1e-6):
+                    return f"{problem}, on {case}"
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
-
-
-def _tuple(result: Any) -> tuple[Any, ...]:
-    return result if isinstance(result, tuple) else (result,)
-
-
-def _kind(tensor: Any) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def _sources(row: Kernel, op: Op) -> list[str]:

@@ -2,10 +2,12 @@
 
 from engine.ops.activation import silu_and_mul
 from engine.ops.attention import attention, kv_write
+from engine.ops.collective import all_gather, all_reduce
 from engine.ops.linear import embedding, linear, select_rows, split
 from engine.ops.mla import mla_attention, mla_write, split_heads
 from engine.ops.moe import moe
-from engine.ops.norm import add, rms_norm
+from engine.ops.norm import add, pad, rms_norm
+from engine.ops.quant import quantize_dynamic, quantize_static, scaled_linear
 from engine.ops.rotary import rotary, rotary_table
 from engine.ops.spec import Case, Op, Spec
 
@@ -13,16 +15,22 @@ OPS: dict[str, Op] = {
     row.name: row
     for row in (
         add,
+        all_gather,
+        all_reduce,
         attention,
         embedding,
         kv_write,
         linear,
+        pad,
+        quantize_dynamic,
+        quantize_static,
         mla_attention,
         mla_write,
         moe,
         rms_norm,
         rotary,
         rotary_table,
+        scaled_linear,
         select_rows,
         silu_and_mul,
         split,

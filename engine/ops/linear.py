@@ -7,7 +7,7 @@ from typing import Any
 from engine.ops.spec import EXACT, Case, Spec, op
 
 _SIZES = [(1, 8, 5), (3, 64, 33), (17, 31, 64)]
-_SUMS = {"float64": (1e-12, 1e-12), "float32": (5e-5, 5e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}
+SUMS = {"float64": (1e-12, 1e-12), "float32": (5e-5, 5e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}
 
 
 def _linear_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
@@ -23,7 +23,7 @@ def _linear_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     shapes=lambda specs, attributes: (Spec(specs[0].dtype, (*specs[0].shape[:-1], specs[1].shape[0])),),
     inputs=_linear_inputs,
     cases=tuple(Case({"tokens": t, "hidden": k, "out": n, "bias": t % 2}) for t, k, n in _SIZES),
-    tolerance=_SUMS,
+    tolerance=SUMS,
     weights=(1, 2),
 )
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

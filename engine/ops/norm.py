@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.ops.spec import ONCE, Case, op
+from engine.ops.spec import EXACT, ONCE, Case, Spec, op
 
 _CASES = tuple(
     Case({"tokens": t, "hidden": h}, {"eps": e}) for t, h, e in [(1, 1, 1e-6), (7, 127, 1e-5), (3, 769, 1e-8)]
@@ -49,3 +49,23 @@ def rms_norm(x: Any, weight: Any, *, eps: float) -> Any:
 def add(x: Any, y: Any) -> Any:
     """``x + y`` rounded once to their dtype. Both [tokens, hidden]."""
     return x + y
+
+
+def _padded(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, ...]:
+    *rows, width = specs[0].shape
+    return (Spec(specs[0].dtype, (*rows, -(-int(width) // attributes["multiple"]) * attributes["multiple"])),)
+
+
+@op(
+    shapes=_padded,
+    inputs=lambda case, dtype, rng: (_one(case, dtype, rng)[0],),
+    cases=tuple(
+        Case({"tokens": t, "hidden": h}, {"multiple": m}) for t, h, m in [(1, 1, 8), (7, 127, 256), (3, 64, 64)]
+    ),
+    tolerance=EXACT,
+)
+def pad(x: Any, *, multiple: int) -> Any:
+    """Columns of zeros added up to a multiple of ``multiple``. x: [tokens, n] → [tokens, ceil(n / m)·m]."""
+    import torch
+
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % multiple))

@@ -40,9 +40,10 @@ class Op:
 
     ``shapes``: output types from input types. ``mutates``: positions of inputs written in place; each is returned as
     an output, in the same order, after the pure ones. ``inputs(case, dtype, generator)`` makes tensors for a case.
-    ``tolerance``: dtype → (relative, absolute) bound of any implementation against the reference in float64.
+    ``tolerance``: dtype → (relative, absolute) bound of any implementation against the reference in float64; see
+    ``bound``.
     ``weights``: positions of parameters, which a kernel's ``pack`` may lay out anew. ``collective``: needs every
-    rank of its group.
+    rank of its group. ``host_reads``: the reference reads values of its inputs, so that no graph can hold it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Op:
     mutates: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
     collective: bool = False
+    host_reads: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -70,6 +72,13 @@ class Op:
     @property
     def attributes(self) -> tuple[str, ...]:
         return tuple(p.name for p in self._parameters() if p.kind is p.KEYWORD_ONLY)
+
+    def bound(self, dtype: str, result: str) -> tuple[float, float]:
+        """(relative, absolute) bound of an output of dtype ``result`` in a case of ``dtype``: the looser of the two. A
+        storage type has a bound of one step, on the stored values themselves."""
+        own = self.tolerance.get(dtype, self.tolerance["float32"])
+        other = self.tolerance.get(result, own)
+        return max(own[0], other[0]), max(own[1], other[1])
 
     def _parameters(self) -> list[inspect.Parameter]:
         return list(inspect.signature(self.reference).parameters.values())
@@ -91,10 +100,12 @@ def op(
     mutates: tuple[int, ...] = (),
     weights: tuple[int, ...] = (),
     collective: bool = False,
+    host_reads: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Turn a torch function into an ``Op`` of the same name."""
 
     def make(reference: Callable[..., Any]) -> Op:
-        return Op(reference.__name__, reference, shapes, inputs, cases, tolerance, mutates, weights, collective)
+        name = reference.__name__
+        return Op(name, reference, shapes, inputs, cases, tolerance, mutates, weights, collective, host_reads)
 
     return make

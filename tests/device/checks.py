@@ -39,10 +39,10 @@ def check_references(selection: Selection) -> None:
                 truth = op.reference(*(x.double() if x.is_floating_point() else x for x in inputs), **case.attributes)
                 with runtime.compute():
                     found = op.reference(*(x.clone().to(runtime.device) for x in inputs), **case.attributes)
-                relative, absolute = op.tolerance["float32"]
                 pairs = zip(*(r if isinstance(r, tuple) else (r,) for r in (truth, found)), strict=True)
                 for expected, got in pairs:
-                    host = runtime.fetch(got).wait().to(expected.dtype)
+                    host, expected = runtime.fetch(got).wait().double(), expected.double()
+                    relative, absolute = op.bound("float32", str(got.dtype).removeprefix("torch."))
                     bound = {"rtol": 4 * relative + 1e-6, "atol": 4 * absolute + 1e-6}
                     torch.testing.assert_close(host, expected, **bound, msg=lambda text, op=op: f"{op.name}: {text}")
     finally:
