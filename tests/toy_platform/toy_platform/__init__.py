@@ -1,0 +1,1 @@
+"""A pretended chip as a platform of engine."""
