@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelConfig", "Rope"]
 
-Architecture = Literal["llama", "mistral", "qwen2", "qwen3"]
+Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
@@ -60,13 +60,16 @@ class Moe:
 class Mla:
     """Latent attention: keys and values of all heads are made from one latent vector per token. ``q_rank``: width of
     the queries' own latent, 0 where queries are projected directly. Head sizes in elements: ``nope`` without and
-    ``rope`` with rotation, ``value`` of values."""
+    ``rope`` with rotation, ``value`` of values. ``score_factor``: of the scores, beside one over the root of the head
+    size. ``interleaved``: the checkpoint keeps the rotated rows of queries and keys in pairs, not in halves."""
 
     q_rank: int
     kv_rank: int
     nope: int
     rope: int
     value: int
+    score_factor: float = 1.0
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import get_args
 
@@ -14,7 +15,9 @@ from engine.models.config import (
     check_heads,
     check_rope,
 )
+from engine.models.experts_hf import only, read_moe
 from engine.models.fields import Fields
+from engine.models.latent_hf import read_mla, read_score_factor
 from engine.models.rope_hf import merge_rope, read_rope
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -22,7 +25,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "MixtralForCausalLM": "mixtral",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
 }
+BIASED = ("llama", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+"""Architectures whose config says whether projections of attention have a bias."""
 
 
 def read_hf(
@@ -41,11 +50,16 @@ def read_hf(
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
     check_heads(fields, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
-    head_dim = _head_dim(fields, architecture, hidden, heads)
-    rope, max_position = read_rope(fields, rope_values, head_dim)
-    check_rope(fields, rope, head_dim)
+    mla = read_mla(fields, architecture, heads)
+    head_dim = mla.nope + mla.rope if mla else _head_dim(fields, architecture, hidden, heads)
+    if architecture == "mixtral":
+        rope_values.setdefault("rope_theta", 1e6)
+    rope, max_position = read_rope(fields, rope_values, mla.rope if mla else head_dim)
+    check_rope(fields, rope, mla.rope if mla else head_dim)
+    if mla:
+        mla = replace(mla, score_factor=read_score_factor(fields, rope_values, rope))
     layers, vocab = fields.integer("num_hidden_layers", most=MAX_LAYERS), fields.integer("vocab_size")
-    biased = architecture in ("llama", "qwen3") and fields.flag("attention_bias", False)
+    biased = architecture in BIASED and fields.flag("attention_bias", False)
     return ModelConfig(
         architecture=architecture,
         name=name,
@@ -63,10 +77,12 @@ def read_hf(
         qkv_bias=biased or architecture == "qwen2",
         o_bias=biased,
         mlp_bias=architecture == "llama" and fields.flag("mlp_bias", False),
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture in ("qwen3", "qwen3_moe"),
         sliding_window=_window(fields, architecture, layers),
         dtype=_dtype(fields),
         weight_format="dense",
+        moe=read_moe(fields, architecture),
+        mla=mla,
     )
 
 
@@ -99,10 +115,13 @@ def _head_dim(fields: Fields, architecture: Architecture, hidden: int, heads: in
 
 
 def _window(fields: Fields, architecture: Architecture, layers: int) -> int | None:
-    if architecture == "llama" or ("sliding_window" in fields.values and fields.get("sliding_window") is None):
+    absent = fields.get("sliding_window") is None
+    if architecture in ("llama", "deepseek_v2", "deepseek_v3") or (absent and "sliding_window" in fields.values):
         return None
-    if architecture == "mistral":
-        return fields.integer("sliding_window", 4096)
+    if architecture in ("mistral", "mixtral"):
+        return None if absent and architecture == "mixtral" else fields.integer("sliding_window", 4096)
+    if architecture == "qwen3_moe":
+        only(fields, "use_sliding_window", False)
     if not fields.flag("use_sliding_window", False):
         return None
     window = fields.integer("sliding_window", 4096)

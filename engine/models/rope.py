@@ -73,13 +73,13 @@ class Rope:
         return self.dim * math.log(self.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
 
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """How much larger scores are kept over a context ``factor`` times longer (arXiv 2309.00071, section 3.4)."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
 def yarn_attention_factor(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0.0) -> float:
-    """The factor of cos and sin that YaRN recommends (arXiv 2309.00071, section 3.4); the two scales as DeepSeek's
-    configs use them."""
-
-    def scale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
+    """The factor of cos and sin that YaRN recommends; the two weights as DeepSeek's configs use them."""
     if mscale and mscale_all_dim:
-        return scale(mscale) / scale(mscale_all_dim)
-    return scale(1.0)
+        return yarn_scale(factor, mscale) / yarn_scale(factor, mscale_all_dim)
+    return yarn_scale(factor)

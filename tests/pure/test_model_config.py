@@ -79,7 +79,7 @@ def test_gguf_and_hub_agree(tmp_path: Path, architecture: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"architectures": ["MixtralForCausalLM"]}, "architectures"),
+        ({"architectures": ["Qwen2MoeForCausalLM"]}, "architectures"),
         ({"architectures": ["Lama"]}, "architectures"),
         ({"architectures": "LlamaForCausalLM"}, "architectures"),
         ({"architectures": None, "model_type": "gpt2"}, "model_type"),
