@@ -21,9 +21,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter. ``shape`` is the logical one; ``format`` names the storage that kernels accept (``dense``);
-    ``tensors`` are the checkpoint's canonical names, concatenated along the first axis in order; ``shard`` is the axis
-    split over the ``tp`` group, or ``None``."""
+    """A parameter, as one rank holds it. ``tensors`` are the checkpoint's canonical names, concatenated along the first
+    axis in order. ``shard``: the axis along which each of them is cut over the ``tp`` group, or ``None``; ``shape``
+    is what this rank keeps. ``once``: the first rank alone keeps the values, the others zeros, since the group sums
+    what they are added to.
+
+    ``format`` names the storage that kernels accept: ``dense``, or a kind and the reach of its scales (``float8
+    tensor``, ``float8 channel``, ``int8 block``). Scales are float32: ``scale tensor`` (one value per tensor, repeated
+    for each of its rows), ``scale channel``, ``scale block``, ``scale largest`` (one value, the largest of all)."""
 
     name: str
     dtype: str
@@ -31,6 +36,7 @@ class Weight:
     tensors: tuple[str, ...]
     format: str = "dense"
     shard: int | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ def attention(layer: Layer, x: str, step: Step) -> str:
     """x: [tokens, hidden_size], normed → [tokens, hidden_size]."""
     draft, model, at = layer.draft, layer.model, layer.at
     dim = model.head_dim
-    q_width, kv_width = model.num_heads * dim, model.num_kv_heads * dim
+    heads, kv_heads = layer.own(model.num_heads), max(1, model.num_kv_heads // layer.layout.ranks)
+    q_width, kv_width = heads * dim, kv_heads * dim
     projections = tuple(f"self_attn.{side}_proj" for side in "qkv")
-    rows = q_width + 2 * kv_width
+    rows = tuple(part * layer.layout.ranks for part in (q_width, kv_width, kv_width))
     qkv = layer.linear(x, "qkv", projections, rows, model.hidden_size, "attention.qkv", bias=model.qkv_bias)
     q, k, v = draft.call("split", qkv, into=(at + "q", at + "k", at + "v"), sizes=(q_width, kv_width, kv_width))
     if model.qk_norm:
@@ -22,13 +23,13 @@ def attention(layer: Layer, x: str, step: Step) -> str:
     spec = CacheSpec(
         at + "kv",
         "sliding" if model.sliding_window else "full",
-        model.num_kv_heads,
+        kv_heads,
         (dim, dim),
         layer.layout.cache_dtype,
         model.sliding_window,
         layer.layout.page,
     )
-    cache = draft.cache(spec, (2, "pool", spec.page, model.num_kv_heads, dim))
+    cache = draft.cache(spec, (2, "pool", spec.page, kv_heads, dim))
     written = draft.call("kv_write", k, v, cache, step.slots, into=at + "kv@1", head_dim=dim)
     x = draft.call(
         "attention",
@@ -38,13 +39,12 @@ def attention(layer: Layer, x: str, step: Step) -> str:
         step.starts,
         step.lengths,
         into=at + "attention.out",
-        heads=model.num_heads,
-        kv_heads=model.num_kv_heads,
+        heads=heads,
+        kv_heads=kv_heads,
         head_dim=dim,
         scale=dim**-0.5,
         window=model.sliding_window,
     )
-    projected = "attention.projected"
-    return layer.linear(
-        x, "o", ("self_attn.o_proj",), model.hidden_size, q_width, projected, shard=1, bias=model.o_bias
-    )
+    whole, projected = model.num_heads * dim, "attention.projected"
+    x = layer.linear(x, "o", ("self_attn.o_proj",), model.hidden_size, whole, projected, shard=1, bias=model.o_bias)
+    return layer.reduce(x, "attention.reduced")

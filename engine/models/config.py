@@ -8,31 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.models.fields import Fields
+from engine.models.quantization import Quantization
 from engine.models.rope import Rope
 
 if TYPE_CHECKING:
     from engine.weights.gguf_header import GgufTensor
 
-__all__ = ["ModelConfig", "Rope"]
+__all__ = ["ModelConfig", "Quantization", "Rope"]
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3"]
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """How the linear layers of a checkpoint are stored. ``storage``: dtype of the stored weights, in the checkpoint's
-    own flavour (``float8_e4m3fn``, ``int8``). ``weights``: one scale per ``tensor``, per output ``channel``, or per
-    ``block`` of ``block`` (rows, columns). ``activations``: ``static`` (a scale in the checkpoint), ``token`` or
-    ``group`` (of ``block[1]`` columns; made per step), or ``none`` (weights alone are quantised). ``ignored``: modules
-    that are stored dense, by name or by ``re:`` pattern, as the checkpoint lists them."""
-
-    method: str
-    storage: str
-    weights: Literal["tensor", "channel", "block"]
-    activations: Literal["none", "static", "token", "group"]
-    block: tuple[int, int] | None = None
-    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from engine.models.config import ModelConfig
 from engine.models.draft import Draft
 from engine.models.layer import Layer, Step
 from engine.models.layout import Layout
+from engine.models.mla import mla
 from engine.models.mlp import mlp
+from engine.models.moe import moe
 from engine.program import Program
 
 
@@ -23,7 +25,7 @@ def decoder(model: ModelConfig, layout: Layout) -> Program:
     starts = draft.input("starts", "int32", "requests+1")
     lengths = draft.input("lengths", "int32", "requests")
     rows = draft.input("rows", "int64", "rows")
-    embed = draft.weight("embed", dtype, (model.vocab_size, model.hidden_size), ("model.embed_tokens.weight",), shard=0)
+    embed = draft.weight("embed", dtype, (model.vocab_size, model.hidden_size), ("model.embed_tokens.weight",))
     table = draft.call(
         "rotary_table",
         positions,
@@ -37,19 +39,29 @@ def decoder(model: ModelConfig, layout: Layout) -> Program:
         stream = _layer(Layer(draft, model, layout, f"{number}.", f"model.layers.{number}."), stream, step, number)
     weight = draft.weight("norm", dtype, (model.hidden_size,), ("model.norm.weight",))
     hidden = draft.call("rms_norm", stream, weight, into="hidden", eps=model.rms_eps)
-    head = embed
-    if not model.tied_embeddings:
-        head = draft.weight("head", dtype, (model.vocab_size, model.hidden_size), ("lm_head.weight",), shard=0)
     chosen = draft.call("select_rows", hidden, rows, into="hidden.rows")
-    logits = draft.call("linear", chosen, head, into="logits")
+    logits = _logits(draft, model, layout, chosen, embed)
     return draft.finish(hidden=hidden, logits=logits)
+
+
+def _logits(draft: Draft, model: ModelConfig, layout: Layout, chosen: str, embed: str) -> str:
+    """A tied head is whole on every rank, as the embedding is; another is cut over the vocabulary."""
+    if model.tied_embeddings:
+        return draft.call("linear", chosen, embed, into="logits")
+    shape = (model.vocab_size // layout.ranks, model.hidden_size)
+    head = draft.weight("head", layout.dtype, shape, ("lm_head.weight",), shard=0)
+    if layout.ranks == 1:
+        return draft.call("linear", chosen, head, into="logits")
+    part = draft.call("linear", chosen, head, into="logits.part")
+    return draft.call("all_gather", part, into="logits", group="tp", ranks=layout.ranks)
 
 
 def _layer(layer: Layer, stream: str, step: Step, number: int) -> str:
     draft, hidden = layer.draft, layer.model.hidden_size
     x = layer.norm(stream, "input_norm", "input_layernorm", "attention.in", hidden)
-    x = attention(layer, x, step)
+    x = mla(layer, x, step) if layer.model.mla else attention(layer, x, step)
     stream = draft.call("add", stream, x, into=layer.at + "stream.attention")
     x = layer.norm(stream, "post_norm", "post_attention_layernorm", "mlp.in", hidden)
-    x = mlp(layer, x)
+    experts = layer.model.moe
+    x = moe(layer, x) if experts and number >= experts.dense_layers else mlp(layer, x)
     return draft.call("add", stream, x, into=f"stream.{number + 1}")

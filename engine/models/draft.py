@@ -17,6 +17,7 @@ class Draft:
         self._weights: dict[str, Weight] = {}
         self._caches: dict[str, CacheSpec] = {}
         self._calls: list[Call] = []
+        self._shared: dict[tuple[Any, ...], tuple[str, ...]] = {}
 
     def input(self, name: str, dtype: str, *shape: Dim) -> str:
         self._inputs.append(self._name(name, Spec(dtype, shape)))
@@ -39,6 +40,13 @@ class Draft:
             self._name(name, spec)
         self._calls.append(Call(op, inputs, names, attributes))
         return into
+
+    def shared(self, op: str, *inputs: str, into: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
+        """The outputs of an equal call that was shared before, or of a new one ``into`` these names."""
+        key = (op, inputs, tuple(sorted(attributes.items())))
+        if key not in self._shared:
+            self._shared[key] = self.call(op, *inputs, into=into, **attributes)
+        return self._shared[key]
 
     def finish(self, **outputs: str) -> Program:
         return Program(tuple(self._inputs), tuple(self._calls), outputs, self._values, self._weights, self._caches)

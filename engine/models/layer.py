@@ -1,10 +1,11 @@
-"""The parts every layer is written with: norms and linear layers over named weights."""
+"""The parts every layer is written with: norms, linear layers over named weights, and sums over ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from engine.models.config import ModelConfig
+from engine.models.config import ModelConfig, Quantization
 from engine.models.draft import Draft
 from engine.models.layout import Layout
 
@@ -34,27 +35,90 @@ class Layer:
         weight = self.draft.weight(self.at + name, self.layout.dtype, (width,), (f"{self.source}{tensor}.weight",))
         return self.draft.call("rms_norm", x, weight, into=self.at + into, eps=self.model.rms_eps)
 
+    def own(self, size: int) -> int:
+        """This rank's share of ``size`` heads, rows or columns; ``check_ranks`` has seen that it is whole."""
+        return size // self.layout.ranks
+
+    def reduce(self, x: str, into: str) -> str:
+        """The sum over the ranks of what each made of its share of the columns."""
+        if self.layout.ranks == 1:
+            return x
+        return self.draft.call("all_reduce", x, into=self.at + into, group="tp")
+
     def linear(
         self,
         x: str,
         name: str,
         tensors: tuple[str, ...],
-        rows: int,
+        rows: int | tuple[int, ...],
         columns: int,
         into: str,
         shard: int | None = 0,
         bias: bool = False,
     ) -> str:
-        """``x`` times a weight of ``rows`` × ``columns``, made of checkpoint modules ``tensors`` (after ``source``)
-        one above the other. ``shard``: the axis split over the ranks, ``None`` for none."""
-        draft, dtype = self.draft, self.layout.dtype
+        """``x`` times a weight made of checkpoint modules ``tensors`` (after ``source``) one above the other.
+
+        ``rows`` and ``columns`` are those of all ranks together; ``rows``: of each module, or the sum of equal ones.
+        ``shard``: the axis cut over the ranks, ``None`` for none; along the columns, ``x`` is this rank's share and
+        ``reduce`` is left to the caller.
+        """
         names = tuple(self.source + tensor for tensor in tensors)
-        weights = [
-            draft.weight(self.at + name, dtype, (rows, columns), tuple(f"{n}.weight" for n in names), shard=shard)
-        ]
+        parts = rows if isinstance(rows, tuple) else (rows // len(names),) * len(names)
+        parts = tuple(self.own(part) for part in parts) if shard == 0 else parts
+        shape = (sum(parts), self.own(columns) if shard == 1 else columns)
+        given = []
         if bias:
-            split = 0 if shard == 0 else None
-            weights.append(
-                draft.weight(f"{self.at}{name}.bias", dtype, (rows,), tuple(f"{n}.bias" for n in names), shard=split)
-            )
-        return draft.call("linear", x, *weights, into=self.at + into)
+            tensors = tuple(f"{module}.bias" for module in names)
+            axis = 0 if shard == 0 else None
+            given = [self._weight(f"{name}.bias", shape[:1], tensors, shard=axis, once=shard == 1)]
+        tensors = tuple(f"{module}.weight" for module in names)
+        if not self._stored(names, parts):
+            weight = self._weight(name, shape, tensors, shard=shard)
+            return self.draft.call("linear", x, weight, *given, into=self.at + into)
+        scheme = self.model.quantization
+        assert scheme is not None
+        block, side = (scheme.block, shard) if scheme.weights == "block" else (None, 0 if shard == 0 else None)
+        counts = (-(-shape[0] // block[0]), -(-shape[1] // block[1])) if block else shape[:1]
+        scales = tuple(f"{module}.{scheme.scale}" for module in names)
+        weights = [
+            self._weight(name, shape, tensors, self.layout.storage, f"{scheme.kind} {scheme.weights}", shard=shard),
+            self._weight(f"{name}.scale", counts, scales, "float32", f"scale {scheme.weights}", shard=side),
+        ]
+        activations = self._quantize(x, name, names, scheme)
+        result = self.layout.dtype
+        return self.draft.call(
+            "scaled_linear", *activations, *weights, *given, into=self.at + into, result=result, block=block
+        )
+
+    def _weight(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        tensors: tuple[str, ...],
+        dtype: str = "",
+        format: str = "dense",
+        **more: Any,
+    ) -> str:
+        return self.draft.weight(self.at + name, dtype or self.layout.dtype, shape, tensors, format=format, **more)
+
+    def _stored(self, modules: tuple[str, ...], parts: tuple[int, ...]) -> bool:
+        """Whether the device multiplies these weights as they are stored. Modules of different kinds, and blocks that
+        would lie across two modules, are unpacked."""
+        scheme, storage = self.model.quantization, self.layout.storage
+        if scheme is None or not storage or scheme.activations == "none" or any(map(scheme.ignores, modules)):
+            return False
+        if storage.partition("_")[0] != scheme.kind:
+            raise ValueError(f"weights are stored as {scheme.storage}, the layout multiplies {storage}")
+        return scheme.block is None or len(parts) == 1 or not any(part % scheme.block[0] for part in parts)
+
+    def _quantize(self, x: str, name: str, modules: tuple[str, ...], scheme: Quantization) -> tuple[str, ...]:
+        """Names of x as stored and of its scales. What one value is quantised to is made once."""
+        draft, storage = self.draft, self.layout.storage
+        if scheme.activations == "static":
+            tensors = tuple(f"{module}.input_scale" for module in modules)
+            scale = self._weight(f"{name}.input_scale", (1,), tensors, "float32", "scale largest")
+            return draft.call("quantize_static", x, scale, into=f"{self.at}{name}.stored", storage=storage), scale
+        columns = scheme.block[1] if scheme.block and scheme.activations == "group" else 0
+        into = (f"{x}.stored", f"{x}.scales")
+        power = scheme.power_of_two
+        return draft.shared("quantize_dynamic", x, into=into, storage=storage, columns=columns, power_of_two=power)

@@ -11,4 +11,5 @@ def mlp(layer: Layer, x: str) -> str:
     gates = ("mlp.gate_proj", "mlp.up_proj")
     x = layer.linear(x, "gate_up", gates, 2 * inner, hidden, "mlp.gate_up", bias=bias)
     x = layer.draft.call("silu_and_mul", x, into=layer.at + "mlp.inner")
-    return layer.linear(x, "down", ("mlp.down_proj",), hidden, inner, "mlp.out", shard=1, bias=bias)
+    x = layer.linear(x, "down", ("mlp.down_proj",), hidden, inner, "mlp.out", shard=1, bias=bias)
+    return layer.reduce(x, "mlp.reduced")

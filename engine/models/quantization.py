@@ -1,0 +1,44 @@
+"""How quantised checkpoints are stored: one value, whoever wrote the file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the linear layers of a checkpoint are stored. ``storage``: dtype of the stored weights, in the checkpoint's
+    own flavour (``float8_e4m3fn``, ``int8``). ``weights``: one scale per ``tensor``, per output ``channel``, or per
+    ``block`` of ``block`` (rows, columns). ``activations``: ``static`` (a scale in the checkpoint), ``token`` or
+    ``group`` (of ``block[1]`` columns; made per step), or ``none`` (weights alone are quantised). ``ignored``: modules
+    that are stored dense, by name or by ``re:`` pattern, as the checkpoint lists them. ``power_of_two``: scales are
+    powers of two, those made per step too. ``scale``: what a weight scale is called behind its module's name."""
+
+    method: str
+    storage: str
+    weights: Literal["tensor", "channel", "block"]
+    activations: Literal["none", "static", "token", "group"]
+    block: tuple[int, int] | None = None
+    ignored: tuple[str, ...] = ()
+    power_of_two: bool = False
+    scale: str = "weight_scale"
+
+    @property
+    def kind(self) -> str:
+        """``float8`` or ``int8``, whatever the flavour."""
+        return self.storage.partition("_")[0]
+
+    def ignores(self, module: str) -> bool:
+        """Whether ``module`` (``model.layers.0.mlp.down_proj``) is stored dense: it, or a module it lies in, is listed,
+        or a pattern matches from the start of its name."""
+        return any(pattern.match(module) for pattern in _patterns(self.ignored))
+
+
+@cache
+def _patterns(ignored: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    return tuple(
+        re.compile(entry[3:] if entry.startswith("re:") else rf"{re.escape(entry)}(\.|$)") for entry in ignored
+    )
