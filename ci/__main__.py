@@ -1,0 +1,7 @@
+"""``python -m ci``."""
+
+import sys
+
+from ci.command import main
+
+sys.exit(main())
