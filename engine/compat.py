@@ -20,6 +20,8 @@ KEYS: Mapping[str, str] = MappingProxyType(
         "enable_flashinfer_autotune": "kernel_config.autotune",
         "device_memory_utilization": "cache.gpu_memory_utilization",
         "kv_cache_memory": "cache.kv_cache_memory_bytes",
+        "compilation.pass_config.rope_kvcache_fusion_max_token_num": "compilation.pass_config.rope_kvcache_max_tokens",
+        "compilation.pass_config.fi_allreduce_fusion_max_size_mb": "compilation.pass_config.allreduce_max_size_mb",
     }
 )
 """Spelling → canonical key. ``-`` and ``_`` are already equal here."""
@@ -29,6 +31,17 @@ SECTIONS: Mapping[str, str] = MappingProxyType({"compilation_config": "compilati
 
 SHORT_SECTIONS: Mapping[str, str] = MappingProxyType({"cc": "compilation"})
 """The same for the form with one dash, as in ``-cc.mode=NONE``."""
+
+OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "quant_fp8": ("quantize_static", "quantize_dynamic"),
+        "rotary_embedding": ("rotary",),
+        "apply_rotary_emb": ("rotary",),
+        "unquantized_fused_moe": ("moe",),
+        "fused_add_rms_norm": ("add", "rms_norm"),
+    }
+)
+"""Names of ops in ``custom_ops`` → ops of this engine."""
 
 MODES: Mapping[str, str] = MappingProxyType({"VLLM_COMPILE": "PIECEWISE"})
 COMPILE_SIZE_WORDS: Mapping[str, str] = MappingProxyType({"cudagraph_capture_sizes": "capture_sizes"})
@@ -57,6 +70,7 @@ REMOVED: Mapping[str, str] = MappingProxyType(
         "distributed_optimizer_backend": "this is an inference engine",
         "batch_size": "use --max-num-seqs",
         "compilation.level": "use -cc.mode",
+        "compilation.pass_config.eliminate_noops": "programs hold none",
         "compilation.use_cudagraph": "use -cc.graph_mode",
         "compilation.full_cuda_graph": "use -cc.graph_mode=FULL",
         "compilation.use_inductor": "use -cc.backend",

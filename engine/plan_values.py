@@ -49,7 +49,8 @@ class KernelChoice:
 @dataclass(frozen=True, slots=True)
 class FusionReport:
     """One rule. ``requested``: somebody or the level asked for it (``origin`` says who); ``eligible``: offer,
-    predicate and kernel all said yes; ``matched``: how many places were rewritten. Active iff ``matched > 0``."""
+    predicate and kernel all said yes; ``matched``: how many places were rewritten, the most of any range. Active iff
+    ``matched > 0``. ``ranges``: (first, last token count, places) for each range of step sizes in which it acts."""
 
     rule: str
     requested: bool
@@ -57,17 +58,29 @@ class FusionReport:
     eligible: bool
     matched: int
     reason: str
+    ranges: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRange:
+    """What steps of ``start`` to ``end`` tokens run. ``matched``: rule → places rewritten in ``program``."""
+
+    start: int
+    end: int
+    program: Program
+    matched: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every decision about one model on one device at one level. Made by ``engine.plan.make_plan`` alone."""
+    """Every decision about one model on one device at one level. Made by ``engine.plan.make_plan`` alone. ``kernels``:
+    of every program in ``ranges``, which together cover steps of 1 token to the largest."""
 
     profile: DeviceProfile
     decisions: Mapping[str, Decision]
     kernels: tuple[KernelChoice, ...]
     fusions: tuple[FusionReport, ...]
-    program: Program
+    ranges: tuple[TokenRange, ...]
     warnings: tuple[str, ...] = ()
     hash: str = field(default="")
 
@@ -75,8 +88,13 @@ class Plan:
         """The value decided for a canonical key, e.g. ``plan["scheduler.max_num_seqs"]``."""
         return self.decisions[key].value
 
+    @property
+    def program(self) -> Program:
+        """The program of the smallest steps."""
+        return self.ranges[0].program
+
     def to_json(self) -> dict[str, Any]:
-        """Everything but the program, whose structure the choices describe; keys sorted."""
+        """Everything but the programs, whose structure the choices describe; keys sorted."""
         return {
             "platform": self.profile.platform,
             "arch": self.profile.arch,
@@ -97,6 +115,7 @@ class Plan:
                 for row in self.kernels
             ],
             "fusions": [{name: getattr(row, name) for name in FusionReport.__slots__} for row in self.fusions],
+            "ranges": [[one.start, one.end] for one in self.ranges],
             "warnings": list(self.warnings),
             "hash": self.hash,
         }

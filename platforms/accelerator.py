@@ -51,8 +51,10 @@ class Rung:
 def profile(
     platform: str, found: Found, archs: Mapping[str, Arch], libraries: Mapping[str, str], origin: Origin
 ) -> DeviceProfile:
-    """The facts of the architecture, completed and overridden by what was found on the device itself."""
+    """The facts of the architecture, completed and overridden by what was found on the device itself. torch's code
+    generator writes its kernels for such devices in Triton, so it is there where Triton is."""
     arch = archs.get(found.arch, BASELINE)
+    compiles = frozenset({"compile.inductor"} if "triton" in libraries else ())
     return DeviceProfile(
         platform=platform,
         arch=found.arch,
@@ -60,7 +62,7 @@ def profile(
         product=found.product,
         memory_bytes=found.memory_bytes,
         origin=origin,
-        features=arch.features | found.features,
+        features=arch.features | found.features | compiles,
         limits={**arch.limits, **found.limits},
         libraries=libraries,
         evidence={"features": f"by architecture: {arch.source}", "limits": arch.source, **found.how},

@@ -75,6 +75,8 @@ FIELDS: tuple[Field, ...] = (
     Field("kernels", k.KERNELS, DEVICE, "auto, or reference: plain torch for every op", ("--kernels",), "auto"),
     Field("kernel_pins", k.PINS, DEVICE, "this kernel for this op, or exit with the reason; may be given again",
           ("--kernel",), unset="the best row of the table"),
+    Field("batch_invariant", k.SWITCH, DEVICE, "only kernels whose result for a request never depends on its "
+          "neighbours", ("--batch-invariant",), False),
     Field("kernel_config.autotune", k.SWITCH, DEVICE, "let kernel libraries tune themselves", unset=LEVEL_DECIDES),
     Field("compilation.mode", k.MODE, COMPILE, k.words(compat.MODE_NUMBERS), unset=LEVEL_DECIDES),
     Field("compilation.graph_mode", k.GRAPH_MODE, COMPILE, k.words(k.GRAPH_MODE_NAMES), unset=LEVEL_DECIDES),
@@ -89,6 +91,10 @@ FIELDS: tuple[Field, ...] = (
     Field("compilation.compile_ranges_endpoints", k.ENDPOINTS, COMPILE, "token counts at which compiled ranges end"),
     Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
           unset="nothing is written", variable="DEBUG_DUMP_PATH"),
+    Field("compilation.pass_config.rope_kvcache_max_tokens", k.SIZE, COMPILE, "largest step in which rotation and cache "
+          "write are fused", unset="the platform decides", variable="ROPE_KVCACHE_MAX_TOKENS"),
+    Field("compilation.pass_config.allreduce_max_size_mb", k.MEBIBYTES, COMPILE, "largest tensor, in MiB, whose reduction "
+          "over ranks is fused with the norm", unset="the platform decides", variable="ALLREDUCE_MAX_SIZE_MB"),
     *(Field(f"compilation.pass_config.{name}", k.SWITCH, FUSE, USER_ONLY.get(name, "fuse where the device can"),
             unset=USER_DECIDES if name in USER_ONLY else LEVEL_DECIDES, variable=name.upper()) for name in FUSIONS),
     Field("cache.block_size", k.COUNT, CACHE, "tokens per block of the KV cache", ("--block-size",)),

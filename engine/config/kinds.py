@@ -12,6 +12,7 @@ from engine.config.values import (
     choice,
     integer,
     listing,
+    mebibytes,
     operations,
     pairs,
     seconds,
@@ -48,6 +49,7 @@ BYTES = Kind("SIZE", size())
 LIMIT = Kind("N", size(0))
 LENGTH = Kind("N", size(1, {"auto": "auto", "-1": "auto"}))
 SHARE = Kind("SHARE", share)
+MEBIBYTES = Kind("MIB", mebibytes)
 INTERVAL, PATIENCE = Kind("SECONDS", seconds(0.1)), Kind("SECONDS", seconds(0))
 LEVEL = Kind("N", level)
 DTYPE = Kind("TYPE", choice(*DTYPE_NAMES, "half", "float", also={"half": "float16", "float": "float32"}))

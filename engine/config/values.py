@@ -103,6 +103,16 @@ def share(raw: Any) -> float:
     return value
 
 
+def mebibytes(raw: Any) -> float:
+    try:
+        value = float(raw)
+    except (TypeError, ValueError):
+        value = 0.0
+    if isinstance(raw, bool) or not 0 < value < float("inf"):
+        raise ValueError("wants a number of MiB above 0")
+    return value
+
+
 def seconds(low: float) -> Parse:
     def parse(raw: Any) -> float:
         try:

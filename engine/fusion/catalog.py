@@ -5,38 +5,60 @@ from __future__ import annotations
 from engine.levels import FUSIONS, USER_ONLY
 from platforms.contract import FusionRule
 
-_ROTARY = "rotary(q, k, table) -> q1, k1"
-_WRITE = "kv_write(k1, v, cache, slots) -> cache1"
+_REDUCE, _ADD = "all_reduce(x) -> r", "add(y, r) -> sum"
+_ROTARY, _WRITE = "rotary(q, k, table) -> q1, k1", "kv_write(k1, v, cache, slots) -> cache1"
 _NORMED = ("rms_norm(q0, qw) -> q", "rms_norm(k0, kw) -> k", _ROTARY)
+_LATENTS = ("split(x) -> a, b, r", "rms_norm(a, aw) -> an", "rms_norm(b, bw) -> bn")
+_ATTENTION = "attention(q, cache, blocks, starts, lengths) -> o"
+
+
+def _norm(x: str) -> str:
+    return f"rms_norm({x}, weight) -> n"
+
+
+def _static(x: str) -> str:
+    return f"quantize_static({x}, scale) -> q"
+
+
+def _dynamic(x: str) -> str:
+    return f"quantize_dynamic({x}) -> q, scales"
+
+
+def _rule(name: str, op: str, level: int | None, outputs: str, *pattern: str) -> FusionRule:
+    return FusionRule(name, op, pattern, tuple(outputs.split()), level, why_not_default=USER_ONLY.get(name, ""))
+
 
 RULES: tuple[FusionRule, ...] = (
-    FusionRule("fuse_qk_norm_rope_kvcache", "qk_norm_rotary_kv_write", (*_NORMED, _WRITE), ("q1", "cache1"), 2),
-    FusionRule("fuse_rope_kvcache", "rotary_kv_write", (_ROTARY, _WRITE), ("q1", "cache1"), 2),
-    FusionRule(
-        "enable_qk_norm_rope_fusion",
-        "qk_norm_rotary",
-        _NORMED,
-        ("q1", "k1"),
-        None,
-        why_not_default=USER_ONLY["enable_qk_norm_rope_fusion"],
-    ),
+    _rule("fuse_act_padding", "add_rms_norm_pad", 1, "padded sum",
+          "add(x, y) -> sum", _norm("sum"), "pad(n) -> padded"),
+    _rule("fuse_allreduce_rms", "all_reduce_add_rms_norm_quantize_static", 2, "q sum",
+          _REDUCE, _ADD, _norm("sum"), _static("n")),
+    _rule("fuse_allreduce_rms", "all_reduce_add_rms_norm_quantize_dynamic", 2, "q scales sum",
+          _REDUCE, _ADD, _norm("sum"), _dynamic("n")),
+    _rule("fuse_allreduce_rms", "all_reduce_add_rms_norm", 2, "n sum", _REDUCE, _ADD, _norm("sum")),
+    _rule("fuse_allreduce_rms", "all_reduce_rms_norm", 2, "n r", _REDUCE, _norm("r")),
+    _rule("fuse_norm_quant", "add_rms_norm_quantize_static", 1, "q sum",
+          "add(x, y) -> sum", _norm("sum"), _static("n")),
+    _rule("fuse_norm_quant", "add_rms_norm_quantize_dynamic", 1, "q scales sum",
+          "add(x, y) -> sum", _norm("sum"), _dynamic("n")),
+    _rule("fuse_norm_quant", "rms_norm_quantize_static", 1, "q", _norm("x"), _static("n")),
+    _rule("fuse_norm_quant", "rms_norm_quantize_dynamic", 1, "q scales", _norm("x"), _dynamic("n")),
+    _rule("fuse_act_quant", "silu_and_mul_quantize_static", 1, "q", "silu_and_mul(x) -> n", _static("n")),
+    _rule("fuse_act_quant", "silu_and_mul_quantize_dynamic", 1, "q scales", "silu_and_mul(x) -> n", _dynamic("n")),
+    _rule("fuse_qk_norm_rope_kvcache", "qk_norm_rotary_kv_write", 2, "q1 cache1", *_NORMED, _WRITE),
+    _rule("fuse_mla_dual_rms_norm", "dual_rms_norm", 1, "an bn r", *_LATENTS),
+    _rule("fuse_rope_kvcache", "rotary_kv_write", 2, "q1 cache1", _ROTARY, _WRITE),
+    _rule("fuse_rope_kvcache_cat_mla", "rotary_mla_write", 2, "q1 cache1",
+          _ROTARY, "mla_write(latent, k1, cache, slots) -> cache1"),
+    _rule("fuse_attn_quant", "attention_quantize_static", None, "q1", _ATTENTION,
+          "quantize_static(o, out_scale) -> q1"),
+    _rule("enable_qk_norm_rope_fusion", "qk_norm_rotary", None, "q1 k1", *_NORMED),
 )
 """In the order they are tried: a rule that covers more comes before one that covers part of it."""
 
-_NO_QUANT = "programs hold no quantised activations yet"
-_NO_RANKS = "programs hold no collectives yet"
-_NO_MLA = "no model with latent attention is known yet"
-
 UNAVAILABLE: dict[str, tuple[int | None, str]] = {
-    "fuse_norm_quant": (1, _NO_QUANT),
-    "fuse_act_quant": (1, _NO_QUANT),
-    "fuse_act_padding": (1, "no model whose kernels need padded activations is known yet"),
-    "fuse_mla_dual_rms_norm": (1, _NO_MLA),
-    "fuse_allreduce_rms": (2, _NO_RANKS),
-    "fuse_rope_kvcache_cat_mla": (2, _NO_MLA),
-    "fuse_attn_quant": (None, _NO_QUANT),
-    "enable_sp": (None, _NO_RANKS),
-    "fuse_gemm_comms": (None, _NO_RANKS),
+    "enable_sp": (None, "programs cut over ranks by heads and columns are built, by tokens are not"),
+    "fuse_gemm_comms": (None, "no product is cut so that its parts could travel while the next is computed"),
 }
 """Names that are accepted and reported but can match nothing: the level that will turn each on, and why not yet."""
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from engine.fusion.samples import SAMPLES
-from engine.ops import OPS, Case, Op, Spec
+from engine.fusion.samples import CASES, SAMPLES, composed
+from engine.ops import OPS, Op, Spec
 from platforms.contract import FusionRule
 
 _LINE = re.compile(r"(\w+)\(([\w, ]+)\) -> ([\w, ]+)")
@@ -88,21 +88,19 @@ def fused_op(rule: FusionRule) -> Op:
         }
         return tuple(at for at, name in enumerate(inputs) if name in found)
 
-    inputs_of, cases = SAMPLES.get(rule.op, (_no_inputs, ()))
+    inputs_of, cases = SAMPLES.get(rule.op) or (composed(steps, inputs), CASES.get(rule.op, ()))
     bounds = {
-        dtype: (max(op.tolerance[dtype][0] for op in ops), max(op.tolerance[dtype][1] for op in ops))
-        for dtype in ops[0].tolerance
+        dtype: (max(op.bound(dtype, dtype)[0] for op in ops), max(op.bound(dtype, dtype)[1] for op in ops))
+        for dtype in dict.fromkeys(name for op in ops for name in op.tolerance)
     }
     collective = any(op.collective for op in ops)
-    return Op(rule.op, reference, shapes, inputs_of, cases, bounds, spots("mutates"), spots("weights"), collective)
+    reads = any(op.host_reads for op in ops)
+    written, parameters = spots("mutates"), spots("weights")
+    return Op(rule.op, reference, shapes, inputs_of, cases, bounds, written, parameters, collective, reads)
 
 
 def _subset(attributes: Mapping[str, Any], op: Op) -> dict[str, Any]:
     return {name: attributes[name] for name in op.attributes}
-
-
-def _no_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
-    raise ValueError("a rule of a plugin brings no sample inputs; its kernels are compared by the plugin's own tests")
 
 
 def all_ops(rules: tuple[FusionRule, ...]) -> dict[str, Op]:

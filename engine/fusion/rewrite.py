@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from engine.fusion.fused import Step, external, parse
 from engine.ops import Op
@@ -11,73 +11,120 @@ from engine.program import Call, Program
 from platforms.contract import FusionRule
 
 
-def rewrite(program: Program, rule: FusionRule, ops: Mapping[str, Op]) -> tuple[Program, int]:
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """``names``: of the pattern → of the program; ``positions``: of the matched calls, in the pattern's order."""
+
+    names: Mapping[str, str]
+    positions: tuple[int, ...]
+
+
+def rewrite(
+    program: Program,
+    rule: FusionRule,
+    ops: Mapping[str, Op],
+    accept: Callable[[Call], bool] = lambda call: True,
+) -> tuple[Program, int]:
     """The program with every match replaced, and how many there were. A match is refused where an inner value is read
     outside, where an output is read before the last matched call, where a call in between writes what a matched call
-    reads, or where attributes disagree. The fused call stands where the last matched call stood. ``ops``: every op the
-    program may hold."""
+    reads, where attributes disagree, or where ``accept`` says no to the fused call, which stands where the last matched
+    call stood. ``ops``: every op the program may hold."""
     steps = parse(rule)
     makers = {name: at for at, call in enumerate(program.calls) for name in call.outputs}
     readers = program.readers()
-    for name in program.outputs.values():
-        readers.setdefault(name, []).append(len(program.calls))
+    ends = {**readers, **{name: [*readers.get(name, ()), len(program.calls)] for name in program.outputs.values()}}
     taken: set[int] = set()
     fused: dict[int, Call] = {}
     for anchor in range(len(program.calls)):
-        found = _match(program, steps, anchor, makers)
-        if found is None:
-            continue
-        names, positions = found
-        if taken & set(positions) or not _legal(program, rule, steps, names, positions, readers, ops):
-            continue
-        attributes = _merge([program.calls[at] for at in positions])
-        if attributes is None:
-            continue
-        inputs = tuple(names[name] for name in external(steps))
-        fused[anchor] = Call(rule.op, inputs, tuple(names[name] for name in rule.outputs), attributes)
-        taken |= set(positions)
+        for found in _matches(program, steps, anchor, makers, readers):
+            inside = set(found.positions)
+            if taken & inside or not _legal(program, rule, steps, found, ends, ops):
+                continue
+            attributes = _merge([program.calls[at] for at in found.positions])
+            if attributes is None:
+                continue
+            inputs = tuple(found.names[name] for name in external(steps))
+            call = Call(rule.op, inputs, tuple(found.names[name] for name in rule.outputs), attributes)
+            if not accept(call):
+                continue
+            fused[max(inside)] = call
+            taken |= inside
+            break
     calls = tuple(fused.get(at, call) for at, call in enumerate(program.calls) if at in fused or at not in taken)
     return replace(program, calls=calls), len(fused)
 
 
-def _match(
-    program: Program, steps: tuple[Step, ...], anchor: int, makers: dict[str, int]
-) -> tuple[dict[str, str], list[int]] | None:
-    names: dict[str, str] = {}
-    positions: list[int] = []
-    at: int | None = anchor
-    for step in reversed(steps):
-        if positions:
-            at = next((makers.get(names[name]) for name in step.outputs if name in names), None)
-        if at is None or at in positions:
+def _matches(
+    program: Program,
+    steps: tuple[Step, ...],
+    anchor: int,
+    makers: Mapping[str, int],
+    readers: Mapping[str, list[int]],
+) -> Iterator[_Match]:
+    """Every way to lay the pattern with its last line on call ``anchor``. From there a line is reached through a value
+    it makes, which only one call does, or else through a value it reads, which several may."""
+
+    def grow(names: dict[str, str], at: dict[int, int]) -> Iterator[_Match]:
+        if len(at) == len(steps):
+            yield _Match(names, tuple(at[number] for number in range(len(steps))))
+            return
+        for number, candidates in sorted(_reached(steps, names, at, makers, readers), key=lambda row: len(row[1])):
+            for position in candidates:
+                if position not in at.values():
+                    longer = _unify(steps[number], program.calls[position], names)
+                    if longer is not None:
+                        yield from grow(longer, {**at, number: position})
+            return
+
+    first = _unify(steps[-1], program.calls[anchor], {})
+    if first is not None:
+        yield from grow(first, {len(steps) - 1: anchor})
+
+
+def _reached(
+    steps: tuple[Step, ...],
+    names: Mapping[str, str],
+    at: Mapping[int, int],
+    makers: Mapping[str, int],
+    readers: Mapping[str, list[int]],
+) -> Iterator[tuple[int, list[int]]]:
+    for number, step in enumerate(steps):
+        if number in at:
+            continue
+        made = [makers[names[name]] for name in step.outputs if name in names and names[name] in makers]
+        read = [readers.get(names[name], []) for name in step.inputs if name in names]
+        if made:
+            yield number, made[:1]
+        elif read:
+            yield number, min(read, key=len)
+
+
+def _unify(step: Step, call: Call, names: Mapping[str, str]) -> dict[str, str] | None:
+    if call.op != step.op or len(call.inputs) != len(step.inputs) or len(call.outputs) != len(step.outputs):
+        return None
+    longer = dict(names)
+    for name, value in zip(step.inputs + step.outputs, call.inputs + call.outputs, strict=True):
+        if longer.setdefault(name, value) != value:
             return None
-        call = program.calls[at]
-        if call.op != step.op or len(call.inputs) != len(step.inputs) or len(call.outputs) != len(step.outputs):
-            return None
-        for name, value in zip(step.inputs + step.outputs, call.inputs + call.outputs, strict=True):
-            if names.setdefault(name, value) != value:
-                return None
-        positions.append(at)
-    return names, positions[::-1]
+    return longer
 
 
 def _legal(
     program: Program,
     rule: FusionRule,
     steps: tuple[Step, ...],
-    names: dict[str, str],
-    positions: list[int],
-    readers: dict[str, list[int]],
+    found: _Match,
+    readers: Mapping[str, list[int]],
     ops: Mapping[str, Op],
 ) -> bool:
-    inside, last = set(positions), positions[-1]
+    inside, last = set(found.positions), max(found.positions)
     for step in steps:
         for name in step.outputs:
-            outside = [at for at in readers.get(names[name], ()) if at not in inside]
+            outside = [at for at in readers.get(found.names[name], ()) if at not in inside]
             if outside and (name not in rule.outputs or min(outside) < last):
                 return False
-    reads = {name for at in positions for name in program.calls[at].inputs}
-    between = [program.calls[at] for at in range(min(positions), last) if at not in inside]
+    reads = {name for at in found.positions for name in program.calls[at].inputs}
+    between = [program.calls[at] for at in range(min(inside), last) if at not in inside]
     return not any(call.inputs[spot] in reads for call in between for spot in ops[call.op].mutates)
 
 

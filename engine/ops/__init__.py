@@ -37,3 +37,22 @@ OPS: dict[str, Op] = {
         split_heads,
     )
 }
+
+GENERATED = frozenset(
+    {
+        "add",
+        "embedding",
+        "pad",
+        "quantize_dynamic",
+        "quantize_static",
+        "rms_norm",
+        "rotary",
+        "rotary_table",
+        "select_rows",
+        "silu_and_mul",
+        "split",
+        "split_heads",
+    }
+)
+"""Ops for which a code generator writes kernels as good as ours, fused with their neighbours: those that
+``custom_ops=none`` leaves to it. Products, attention, writes to caches and collectives keep their kernels."""

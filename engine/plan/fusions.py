@@ -3,115 +3,164 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from engine.errors import UserError
 from engine.fusion import RULES, UNAVAILABLE, rewrite
 from engine.levels import FUSIONS, LEVELS, USER_ONLY
-from engine.plan.kernels import REFERENCE, Chooser, describe, input_specs
+from engine.plan.kernels import REFERENCE, Chooser, ask, describe, input_specs
 from engine.plan.ledger import Ledger
-from engine.plan_values import Decision, FusionReport
-from engine.program import Program
+from engine.plan_values import Decision, FusionReport, TokenRange
+from engine.program import Call, Program
 from platforms.contract import FusionOffer, FusionRule, Verdict
 
 PREFIX = "compilation.pass_config."
 
 
-def fuse(
-    program: Program,
-    level: int,
-    ledger: Ledger,
-    offers: Mapping[str, FusionOffer],
-    extra: tuple[FusionRule, ...],
-    chooser: Chooser,
-) -> tuple[Program, tuple[FusionReport, ...]]:
-    """Apply every rule in catalog order. Decides each ``compilation.pass_config`` key: true iff the rule is requested
-    and eligible. Raises ``UserError`` where a user asks for a rule that the device or the engine cannot serve."""
-    rules: dict[str, list[FusionRule]] = {
-        name: [] for name in dict.fromkeys([r.name for r in RULES]) | dict.fromkeys(FUSIONS)
-    }
-    for rule in (*RULES, *extra):
-        rules.setdefault(rule.name, []).append(rule)
-    reports = []
-    for name, variants in rules.items():
-        wish = _wish(name, variants, level, ledger)
-        verdict = _eligible(name, variants, offers, chooser)
-        matched = 0
-        if wish.value and verdict:
-            program, matched, verdict = _apply(program, variants, chooser, verdict)
-        asked = bool(wish.value) and ledger.user(PREFIX + name) is not None
+@dataclass(slots=True)
+class _Rule:
+    """All variants under one name. ``most``: tokens of the largest step it may act on."""
+
+    wish: Decision
+    verdict: Verdict
+    most: int
+    variants: list[FusionRule]
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def active(self) -> bool:
+        return bool(self.wish.value and self.verdict)
+
+    @property
+    def words(self) -> str:
+        """What the first pattern consists of."""
+        ops = [line.split("(")[0] for line in self.variants[0].pattern] if self.variants else ["such calls"]
+        return " + ".join(ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Fuser:
+    """``offers``: by rule name. ``extra``: rules that the platform brings. ``most``: tokens of the largest step.
+    ``several``: whether steps of different sizes may run different programs."""
+
+    ledger: Ledger
+    level: int
+    offers: Mapping[str, FusionOffer]
+    extra: tuple[FusionRule, ...]
+    chooser: Chooser
+    most: int
+    several: Verdict
+
+    def fuse(self, program: Program, ends: Iterable[int]) -> tuple[tuple[TokenRange, ...], tuple[FusionReport, ...]]:
+        """A program per range of tokens. Ranges end at ``ends``, at the limit of every rule that acts, and at the
+        largest step. Decides each ``compilation.pass_config`` key of a rule: true iff somebody asked for it, the device
+        may, and it matched, or a user insists. Raises ``UserError`` where a user asks for a rule that cannot be
+        served."""
+        rules = self._rules()
+        widest = self._apply(program, rules, 1)[1]
+        limits = {rule.most for name, rule in rules.items() if widest[name]}
+        ranges, start = [], 1
+        for end in sorted({*(end for end in ends if end < self.most), *limits, self.most}):
+            fused, counts = self._apply(program, rules, end)
+            ranges.append(TokenRange(start, end, fused, dict(counts)))
+            start = end + 1
+        return tuple(ranges), tuple(self._report(name, rule, ranges) for name, rule in rules.items())
+
+    def _rules(self) -> dict[str, _Rule]:
+        variants: dict[str, list[FusionRule]] = {name: [] for name in dict.fromkeys([*FUSIONS])}
+        for row in (*RULES, *self.extra):
+            variants.setdefault(row.name, []).append(row)
+        return {name: self._judge(name, rows) for name, rows in variants.items()}
+
+    def _judge(self, name: str, variants: list[FusionRule]) -> _Rule:
+        wish, most = self._wish(name, variants), self.most
+        if not variants:
+            return _Rule(wish, Verdict(False, UNAVAILABLE[name][1]), most, variants)
+        if name not in self.offers:
+            return _Rule(wish, Verdict(False, "not offered by the platform"), most, variants)
+        offer, chooser = self.offers[name], self.chooser
+        verdict = ask(offer.when, chooser.profile, chooser.facts)
+        if verdict and offer.tokens is not None:
+            most = min(most, offer.tokens(chooser.profile, chooser.facts))
+            if most < 1:
+                verdict = Verdict(False, "no step is small enough for it")
+            elif most < self.most and not self.several:
+                verdict = Verdict(False, f"it acts on steps of at most {most} tokens; {self.several.reason}")
+        return _Rule(wish, verdict, most, variants)
+
+    def _wish(self, name: str, variants: list[FusionRule]) -> Decision:
+        key, ledger = PREFIX + name, self.ledger
+        lowest = variants[0].level if variants else UNAVAILABLE[name][0]
+        if lowest is None:
+            why = variants[0].why_not_default if variants else USER_ONLY.get(name, "")
+            return ledger.wish(key, False, "level", "only a user turns it on" + (f": {why}" if why else ""))
+        reached = lowest <= LEVELS[self.level].rules
+        return ledger.wish(key, reached, "level", f"-O{lowest} {'reached' if reached else 'and above turn it on'}")
+
+    def _apply(self, program: Program, rules: Mapping[str, _Rule], tokens: int) -> tuple[Program, Counter[str]]:
+        """Every active rule that may act on steps of ``tokens`` tokens, in the catalog's order."""
+        counts: Counter[str] = Counter()
+        for row in (*RULES, *self.extra):
+            rule = rules[row.name]
+            if rule.active and tokens <= rule.most:
+                candidate = _Candidate(program, rule, self.chooser)
+                program, matched = rewrite(program, row, self.chooser.ops, candidate.accept)
+                counts[row.name] += matched
+        return program, counts
+
+    def _report(self, name: str, rule: _Rule, ranges: list[TokenRange]) -> FusionReport:
+        ledger, key, wish = self.ledger, PREFIX + name, rule.wish
+        found = tuple((one.start, one.end, one.matched[name]) for one in ranges if one.matched.get(name))
+        matched, verdict = max((count for *_, count in found), default=0), rule.verdict
+        if rule.active and not matched and rule.refused:
+            verdict = Verdict(False, rule.refused[0])
+        asked = bool(wish.value) and ledger.user(key) is not None
         if asked and not verdict:
             raise UserError(
-                f"{ledger.asked(PREFIX + name)} cannot be served: {verdict.reason}. Drop the flag, or see "
+                f"{ledger.asked(key)} cannot be served: {verdict.reason}. Drop the flag, or see "
                 "`engine explain` for what each fusion needs."
             )
         reason = verdict.reason if wish.value or not verdict else wish.reason
         if wish.value and verdict and not matched:
-            reason = f"no match: the program has no {' + '.join(_words(variants))}"
+            reason = f"no match: the program has no {rule.words}"
             if asked:
                 ledger.warnings.append(
-                    f"{ledger.asked(PREFIX + name)} matched nothing: this model's program has no "
-                    f"{' + '.join(_words(variants))}."
+                    f"{ledger.asked(key)} matched nothing: this model's program has no {rule.words}."
                 )
-        reports.append(FusionReport(name, bool(wish.value), wish.origin, bool(verdict), matched, reason))
-        on = bool(wish.value and verdict)
-        ledger.settle(Decision(wish.key, on, wish.origin, reason if wish.value else wish.reason))
-    return program, tuple(reports)
+        on = bool(wish.value and verdict and (matched or asked))
+        origin = wish.origin if on == bool(wish.value) else "derived"
+        ledger.settle(Decision(key, on, origin, reason if wish.value else wish.reason))
+        return FusionReport(name, bool(wish.value), wish.origin, bool(verdict), matched, reason, found)
 
 
-def _wish(name: str, variants: list[FusionRule], level: int, ledger: Ledger) -> Decision:
-    lowest = variants[0].level if variants else UNAVAILABLE[name][0]
-    if lowest is None:
-        why = variants[0].why_not_default if variants else USER_ONLY.get(name, "")
-        return ledger.wish(PREFIX + name, False, "level", "only a user turns it on" + (f": {why}" if why else ""))
-    reached = lowest <= LEVELS[level].rules
-    return ledger.wish(
-        PREFIX + name, reached, "level", f"-O{lowest} {'reached' if reached else 'and above turn it on'}"
-    )
+@dataclass(slots=True)
+class _Candidate:
+    """Says which fused calls a kernel takes, asking once per kind of call; why not is kept with the rule."""
+
+    program: Program
+    rule: _Rule
+    chooser: Chooser
+    known: dict[str, bool] = field(default_factory=dict)
+
+    def accept(self, call: Call) -> bool:
+        specs = input_specs(self.program, call)
+        kind = describe(call, specs)
+        if kind not in self.known:
+            choice = self.chooser.choose(call, specs)
+            self.known[kind] = choice.chosen != REFERENCE
+            if not self.known[kind]:
+                said = "; ".join(f"{row}: {verdict.reason}" for row, verdict in choice.considered if not verdict)
+                self.rule.refused.append(f"no kernel for {call.op}: {said or choice.reason}")
+        return self.known[kind]
 
 
-def _eligible(name: str, variants: list[FusionRule], offers: Mapping[str, FusionOffer], chooser: Chooser) -> Verdict:
-    if not variants:
-        return Verdict(False, UNAVAILABLE[name][1])
-    if name not in offers:
-        return Verdict(False, "not offered by the platform")
-    return offers[name].when(chooser.profile, chooser.facts)
-
-
-def _apply(
-    program: Program, variants: list[FusionRule], chooser: Chooser, verdict: Verdict
-) -> tuple[Program, int, Verdict]:
-    total, refusal = 0, None
-    for rule in variants:
-        candidate, matched = rewrite(program, rule, chooser.ops)
-        missing = _without_kernel(candidate, rule, chooser)
-        if missing is not None:
-            refusal = missing
-        else:
-            program, total = candidate, total + matched
-    return program, total, refusal if refusal is not None and not total else verdict
-
-
-def _without_kernel(program: Program, rule: FusionRule, chooser: Chooser) -> Verdict | None:
-    """Why a fused call of the rule would be left to its reference, if one would."""
-    fused = [call for call in program.calls if call.op == rule.op]
-    for call in {describe(call, input_specs(program, call)): call for call in fused}.values():
-        choice = chooser.choose(call, input_specs(program, call))
-        if choice.chosen == REFERENCE:
-            said = "; ".join(f"{row}: {verdict.reason}" for row, verdict in choice.considered if not verdict)
-            return Verdict(False, f"no kernel for {rule.op}: {said or choice.reason}")
-    return None
-
-
-def _words(variants: list[FusionRule]) -> list[str]:
-    return [line.split("(")[0] for line in variants[0].pattern] if variants else ["such calls"]
-
-
-def check_names(ledger: Ledger, extra: tuple[FusionRule, ...], given: Mapping[str, object]) -> None:
-    """Raises ``UserError`` for a fusion nobody knows."""
+def check_names(extra: tuple[FusionRule, ...], given: Mapping[str, object], others: Iterable[str]) -> None:
+    """Raises ``UserError`` for a fusion nobody knows. ``others``: settings that share the prefix."""
     known = {*FUSIONS, *(rule.name for rule in (*RULES, *extra))}
     for key in given:
         name = key.removeprefix(PREFIX)
-        if key.startswith(PREFIX) and name not in known:
+        if key.startswith(PREFIX) and key not in others and name not in known:
             near = ", ".join(difflib.get_close_matches(name, known, 3)) or ", ".join(sorted(known))
             raise UserError(f"{key}: no fusion is called {name!r}. Known: {near}.")

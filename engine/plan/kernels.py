@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import UserError
-from engine.ops import OPS, Op, Spec
+from engine.ops import GENERATED, Op, Spec
 from engine.plan_values import KernelChoice, digest
 from engine.program import Call, Program
-from platforms.contract import DeviceProfile, Facts, Kernel, Verdict
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict
 
 REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops of the
-    vocabulary may leave their reference (a fused op exists for its kernel, so ``none`` does not hold it back);
+    """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops may leave their
+    reference (``none`` holds back what a code generator does as well; a fused op exists for its kernel);
     ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels reference``."""
 
     profile: DeviceProfile
@@ -87,25 +87,46 @@ class Chooser:
             return Verdict(False, f"first touch: {self.refused[row.op, row.name]}")
         if facts.get("batch_invariant") and not row.batch_invariant:
             return Verdict(False, "not batch-invariant")
-        needs = row.needs(self.profile, facts)
-        return row.accepts(self.profile, facts) if needs else needs
+        needs = ask(row.needs, self.profile, facts)
+        return ask(row.accepts, self.profile, facts) if needs else needs
 
     def _allowed(self, op: str) -> Verdict:
         if f"-{op}" in self.custom_ops:
             return Verdict(False, f"custom_ops holds -{op}")
-        if op in OPS and "none" in self.custom_ops and f"+{op}" not in self.custom_ops:
+        if op in GENERATED and "none" in self.custom_ops and f"+{op}" not in self.custom_ops:
             return Verdict(False, "custom_ops is none: the code generator takes it")
         return Verdict(True, "custom_ops allows it")
 
 
+def ask(predicate: Predicate, profile: DeviceProfile, facts: Facts) -> Verdict:
+    """The predicate's verdict; a predicate that breaks its contract says no, with what it did."""
+    try:
+        found = predicate(profile, facts)
+    except Exception as error:
+        return Verdict(False, f"its predicate raised {type(error).__name__}: {error}")
+    return found if isinstance(found, Verdict) else Verdict(False, f"its predicate returned {found!r}, no Verdict")
+
+
 def choose_all(program: Program, chooser: Chooser) -> tuple[KernelChoice, ...]:
     """One choice per kind of call, in order of first appearance."""
+    return tuple(_choices(program, chooser).values())
+
+
+def choose_ranges(programs: Iterable[Program], chooser: Chooser) -> tuple[KernelChoice, ...]:
+    """The choices of several programs together; ``count`` is that of the first program with such a call."""
+    found: dict[str, KernelChoice] = {}
+    for program in programs:
+        found = {**_choices(program, chooser), **found}
+    return tuple(found.values())
+
+
+def _choices(program: Program, chooser: Chooser) -> dict[str, KernelChoice]:
     kinds: dict[str, tuple[Call, tuple[Spec, ...], int]] = {}
     for call in program.calls:
         specs = input_specs(program, call)
         key = f"{call.op} {describe(call, specs)}"
         kinds[key] = (call, specs, kinds[key][2] + 1 if key in kinds else 1)
-    return tuple(chooser.choose(call, specs, count) for call, specs, count in kinds.values())
+    return {key: chooser.choose(call, specs, count) for key, (call, specs, count) in kinds.items()}
 
 
 def input_specs(program: Program, call: Call) -> tuple[Spec, ...]:

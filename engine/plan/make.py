@@ -4,42 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from engine.config.fields import BY_KEY
-from engine.errors import UserError
 from engine.fusion import RULES, all_ops
-from engine.levels import LEVELS
+from engine.levels import LEVELS, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
-from engine.plan import sizes
-from engine.plan.fusions import check_names, fuse
-from engine.plan.kernels import Chooser, choose_all
+from engine.plan import pieces, served, sizes
+from engine.plan.facts import PARALLEL, decide_storage, model_facts
+from engine.plan.fusions import PREFIX, Fuser, check_names
+from engine.plan.kernels import Chooser, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
-from engine.plan_values import Decision, Given, Plan, digest
+from engine.plan_values import Given, Plan, digest
+from engine.program import Program
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Setting, Verdict
 
-NO_BACKEND = Verdict(False, "no backend offered")
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-PIECE_KEYS = (
-    "compilation.backend",
-    "compilation.splitting_ops",
-    "compilation.compile_sizes",
-    "compilation.compile_ranges_endpoints",
-    "compilation.debug_dump_path",
-)
+LIMITS = ("rope_kvcache_max_tokens", "allreduce_max_size_mb")
+"""Settings beside the switches of fusions: what holds a rule to small steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
     """What a platform brings to a plan. ``settings``: the plugin's own function. ``compiler`` and ``graphs``: whether
-    pieces can be compiled and graphs captured there."""
+    pieces can be compiled and graphs captured there; ``None``: as the profile and this version say."""
 
     kernels: tuple[Kernel, ...] = ()
     fusions: tuple[FusionOffer | FusionRule, ...] = ()
     settings: Callable[[DeviceProfile, Facts, int], tuple[Setting, ...]] = lambda profile, facts, level: ()
-    compiler: Verdict = NO_BACKEND
-    graphs: Verdict = NO_BACKEND
+    compiler: Verdict | None = None
+    graphs: Verdict | None = None
 
     @classmethod
     def of(cls, plugin: PlatformPlugin) -> Tables:
@@ -54,23 +47,6 @@ class Observations:
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     blocks: int = 0
     space: str = ""
-
-
-def model_facts(model: ModelConfig) -> dict[str, Any]:
-    """What predicates may ask about a model."""
-    return {
-        "model": model,
-        "architecture": model.architecture,
-        "hidden_size": model.hidden_size,
-        "num_heads": model.num_heads,
-        "num_kv_heads": model.num_kv_heads,
-        "head_dim": model.head_dim,
-        "qk_norm": model.qk_norm,
-        "quantized": False,
-        "weight_format": model.weight_format,
-        "mla": False,
-        "moe": False,
-    }
 
 
 def plan_for(
@@ -96,47 +72,39 @@ def make_plan(
     """Decide everything, each step seeing only the ones before it. Raises ``UserError`` where an explicit request
     cannot be served; a default that cannot is downgraded with its reason."""
     model: ModelConfig = facts["model"]
-    number = (
-        config["optimization_level"].value if "optimization_level" in config else BY_KEY["optimization_level"].default
-    )
-    level = LEVELS[number]
-    facts = {
-        **facts,
-        "level": number,
-        "batch_invariant": False,
-        **{name: config[key].value if (key := f"parallel.{name}") in config else 1 for name in PARALLEL},
-    }
-    ledger = Ledger(config, tables.settings(profile, facts, number))
+    level = _level(config)
+    facts = {**facts, "level": level.number, **_asked(config)}
+    ledger = Ledger(config, tables.settings(profile, facts, level.number))
     extra = tuple(row for row in tables.fusions if isinstance(row, FusionRule))
-    check_names(ledger, extra, config)
+    check_names(extra, config, [PREFIX + name for name in LIMITS])
 
-    ledger.decide("optimization_level", number, reason=level.purpose)
-    eager = ledger.wish("enforce_eager")
-    ledger.settle(eager)
-    wanted_mode, wanted_graphs = sizes.requested(ledger, level, eager)
-    mode = _served(ledger, wanted_mode, tables.compiler)
-    backend = ledger.decide("compilation.backend", "inductor", reason="the code generator of torch.compile")
-    generated = mode != "NONE" and backend == "inductor"
-    why = "a code generator compiles the pieces" if generated else "no code generator compiles the pieces"
-    base = tuple(ledger.decide("compilation.custom_ops", ["none" if generated else "all"], "derived", why))
-    if not {"all", "none"} & set(base):
-        base = ("none" if generated else "all", *base)
+    ledger.decide("optimization_level", level.number, reason=level.purpose)
+    compiler = tables.compiler if tables.compiler is not None else served.compiler(profile, facts)
+    wanted_graphs = pieces.decide_mode(ledger, level, compiler)
+    mode = ledger.decisions["compilation.mode"].value
+    base = pieces.decide_custom_ops(ledger, mode, model)
     dtype = sizes.decide_dtype(ledger, profile, model)
+    storage = ledger.settle(decide_storage(profile, model, dtype))
     sizes.decide_cache(ledger, dtype)
     sizes.decide_scheduler(ledger, model)
-    for key in ("kernels", "kernel_pins", *(key for key in BY_KEY if key.startswith("parallel."))):
+    for key in ("kernels", "kernel_pins", "batch_invariant", *(key for key in BY_KEY if key.startswith("parallel."))):
         ledger.decide(key)
     tuned = level.defaults["kernel_config.autotune"]
-    ledger.decide("kernel_config.autotune", tuned, "level", f"-O{number}; no kernel here tunes itself yet")
+    ledger.decide("kernel_config.autotune", tuned, "level", f"-O{level.number}; no kernel here tunes itself yet")
     facts = {
         **facts,
         "dtype": dtype,
+        "storage": storage,
+        "mode": mode,
+        "graph_mode": wanted_graphs.value,
         "kv_cache_dtype": ledger.decisions["cache.kv_cache_dtype"].value,
-        "max_model_len": ledger.decisions["scheduler.max_model_len"].value,
         "block_size": ledger.decisions["cache.block_size"].value,
+        **{name: ledger.decisions[f"scheduler.{name}"].value for name in ("max_model_len", "max_num_batched_tokens")},
     }
 
-    program = build_program(model, Layout(dtype, facts["block_size"], facts["kv_cache_dtype"]))
+    program = build_program(
+        model, Layout(dtype, facts["block_size"], facts["kv_cache_dtype"], facts["tensor_parallel_size"], storage)
+    )
     chooser = Chooser(
         profile,
         facts,
@@ -148,17 +116,46 @@ def make_plan(
         ledger.decisions["kernels"].value == "reference",
     )
     chooser.check_pins()
-    _check_operations(ledger, base, chooser)
-    plain = {row.op for row in choose_all(program, chooser) if row.target}
-    chooser = replace(chooser, facts={**facts, "native_ops": frozenset(plain)})
+    pieces.check_operations(ledger, base, chooser.ops)
+    chooser = replace(chooser, facts={**facts, **_backed(program, chooser)})
     offers = {row.rule: row for row in tables.fusions if isinstance(row, FusionOffer)}
-    program, fusions = fuse(program, number, ledger, offers, extra, chooser)
-    kernels = choose_all(program, chooser)
-    graphs = _served(ledger, wanted_graphs, tables.graphs)
+    most = facts["max_num_batched_tokens"]
+    fuser = Fuser(ledger, level.number, offers, extra, chooser, most, served.several_programs(profile))
+    ranges, fusions = fuser.fuse(program, pieces.user_ends(ledger, mode))
+    for name in LIMITS:
+        ledger.decide(PREFIX + name, None, "default", "the platform's own limit")
+    kernels = choose_ranges([one.program for one in ranges], chooser)
+    pieces.decide_pieces(ledger, mode, compiler, [one.end for one in ranges], kernels, chooser)
+    capture = tables.graphs if tables.graphs is not None else served.graphs(profile, facts)
+    graphs = pieces.decide_graphs(ledger, wanted_graphs, capture, kernels, chooser)
     sizes.decide_captures(ledger, graphs)
-    _decide_pieces(ledger, mode, tables.compiler)
     if observations.blocks:
         sizes.decide_blocks(ledger, observations.blocks, observations.space)
+    _warn(ledger, tables, chooser, facts)
+    plan = Plan(profile, ledger.decisions, kernels, fusions, ranges, tuple(ledger.warnings))
+    deciding = {name: profile.to_json()[name] for name in ("features", "limits", "libraries", "family")}
+    body = {**plan.to_json(), "profile": deciding, "profile_origin": "", "model": repr(model)}
+    return replace(plan, hash=digest(body))
+
+
+def _level(config: Mapping[str, Given]) -> Level:
+    key = "optimization_level"
+    return LEVELS[config[key].value if key in config else BY_KEY[key].default]
+
+
+def _asked(config: Mapping[str, Given]) -> dict[str, object]:
+    """What of the configuration predicates may read before anything is decided."""
+    keys = {name: f"parallel.{name}" for name in PARALLEL} | {"batch_invariant": "batch_invariant"}
+    found = {name: config[key].value if key in config else BY_KEY[key].default for name, key in keys.items()}
+    return found | {name: config[PREFIX + name].value for name in LIMITS if PREFIX + name in config}
+
+
+def _backed(program: Program, chooser: Chooser) -> dict[str, object]:
+    """Ops of the plain program that a row computes."""
+    return {"native_ops": frozenset(row.op for row in choose_all(program, chooser) if row.target)}
+
+
+def _warn(ledger: Ledger, tables: Tables, chooser: Chooser, facts: Facts) -> None:
     ledger.warnings += [
         f"the platform's setting {key} is none of this engine's, and not used" for key in ledger.unused()
     ]
@@ -170,40 +167,7 @@ def make_plan(
         ledger.warnings.append(
             f"{', '.join(ranks)} above 1 can be planned for; serving on several devices is not built yet"
         )
-    plan = Plan(profile, ledger.decisions, kernels, fusions, program, tuple(ledger.warnings))
-    deciding = {name: profile.to_json()[name] for name in ("features", "limits", "libraries", "family")}
-    body = {**plan.to_json(), "profile": deciding, "profile_origin": "", "model": repr(model)}
-    return replace(plan, hash=digest(body))
-
-
-def _served(ledger: Ledger, wanted: Decision, backend: Verdict) -> str:
-    """The mode that a backend can serve: an explicit one or an exit, a default one or NONE with the reason."""
-    key = wanted.key
-    if wanted.value == "NONE" or backend:
-        return ledger.settle(wanted)
-    if ledger.user(key) is not None:
-        raise UserError(
-            f"{ledger.asked(key)} cannot be served: {backend.reason}. Use {BY_KEY[key].flag}=NONE, or drop "
-            "the flag to take what the device offers."
+    if facts["batch_invariant"]:
+        ledger.warnings.append(
+            "batch_invariant keeps to kernels that declare it; plain torch, which computes the rest, promises nothing"
         )
-    return ledger.settle(Decision(key, "NONE", "derived", f"{wanted.reason} asks for {wanted.value}; {backend.reason}"))
-
-
-def _decide_pieces(ledger: Ledger, mode: str, compiler: Verdict) -> None:
-    """Settings that act on compiled pieces only. Raises ``UserError`` where one was given and no compiler is there;
-    where a user chose to compile nothing, a warning says that it has no effect."""
-    for key in PIECE_KEYS:
-        if mode == "NONE" and ledger.user(key) is not None:
-            if not compiler and key != "compilation.debug_dump_path" and ledger.user("compilation.mode") is None:
-                raise UserError(f"{ledger.asked(key)} cannot be served: nothing is compiled ({compiler.reason}).")
-            ledger.warnings.append(f"{ledger.asked(key)} has no effect: nothing is compiled.")
-        if key not in ledger.decisions:
-            empty: list[str] | None = None if key == "compilation.debug_dump_path" else []
-            ledger.decide(key, empty, "derived", "nothing is compiled" if mode == "NONE" else "default")
-
-
-def _check_operations(ledger: Ledger, custom_ops: tuple[str, ...], chooser: Chooser) -> None:
-    unknown = [name for name in custom_ops if name[1:] not in chooser.ops and name not in ("all", "none")]
-    if unknown:
-        have = ", ".join(sorted(chooser.ops))
-        ledger.warnings.append(f"custom_ops names {', '.join(unknown)}: no such op; this engine has {have}")

@@ -1,9 +1,8 @@
-"""Modes asked for, dtype, cache, scheduler limits and capture sizes."""
+"""Dtype, cache, scheduler limits and capture sizes."""
 
 from __future__ import annotations
 
 from engine.errors import UserError
-from engine.levels import Level
 from engine.models.config import ModelConfig
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
 from engine.plan.ledger import Ledger
@@ -11,34 +10,6 @@ from engine.plan_values import Decision
 from platforms.contract import DeviceProfile
 
 DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
-PIECEWISE_GRAPHS = ("PIECEWISE", "FULL_AND_PIECEWISE")
-
-
-def requested(ledger: Ledger, level: Level, eager: Decision) -> tuple[Decision, Decision]:
-    """Compile mode and graph mode asked for, before the device is asked. Where one rules the other out, the one of
-    higher precedence stands. Raises ``UserError`` naming both flags where two explicit ones contradict each other."""
-    keys = ("compilation.mode", "compilation.graph_mode")
-    if eager.value:
-        for key in keys:
-            if ledger.user(key) not in (None, "NONE"):
-                raise UserError(
-                    f"{ledger.asked('enforce_eager')} and {ledger.asked(key)} contradict each other; drop one."
-                )
-            ledger.wish(key)
-        mode, graphs = (Decision(key, "NONE", eager.origin, "enforce_eager") for key in keys)
-        return mode, graphs
-    mode, graphs = (ledger.wish(key, level.defaults[key], "level", f"-O{level.number}") for key in keys)
-    if mode.value == "PIECEWISE" or graphs.value not in PIECEWISE_GRAPHS:
-        return mode, graphs
-    if ledger.rank(mode) == ledger.rank(graphs) == 2:
-        raise UserError(
-            f"{ledger.asked(keys[1])} needs compiled pieces, and {ledger.asked(keys[0])} makes none; "
-            "use -cc.mode=PIECEWISE, or a graph mode without pieces."
-        )
-    if ledger.rank(graphs) > ledger.rank(mode):
-        return Decision(keys[0], "PIECEWISE", "derived", f"graph mode {graphs.value} needs compiled pieces"), graphs
-    rest = "FULL_DECODE_ONLY" if graphs.value == "FULL_AND_PIECEWISE" else "NONE"
-    return mode, Decision(keys[1], rest, "derived", f"{graphs.value}, but mode {mode.value} makes no pieces")
 
 
 def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> str:

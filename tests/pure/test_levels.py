@@ -87,8 +87,8 @@ def test_H_OPT_02_an_explicit_value_is_in_the_plan(number: int, key: str) -> Non
 def test_H_OPT_05_eager_changes_two_fields_and_what_follows_from_them(number: int) -> None:
     plain, eager = values(toy_plan(f"-O{number}")), values(toy_plan(f"-O{number}", "--enforce-eager"))
     changed = {key for key in plain if plain[key] != eager[key]} - {"enforce_eager"}
-    derived = {"compilation.custom_ops", "compilation.capture_sizes", "compilation.max_capture_size"}
-    assert changed - derived <= {"compilation.mode", "compilation.graph_mode"}
+    names = ("custom_ops", "capture_sizes", "max_capture_size", "splitting_ops", "compile_ranges_endpoints")
+    assert changed - {f"compilation.{name}" for name in names} <= {"compilation.mode", "compilation.graph_mode"}
     assert (eager["compilation.mode"], eager["compilation.graph_mode"]) == ("NONE", "NONE")
     assert bool(changed) == (number > 0)
 

@@ -18,7 +18,8 @@ from platforms.contract import FusionOffer, Kernel, Setting, Verdict, always, fa
 from tests.profiles import DEVICE, MODEL, ROPE_ROW, TABLES, plan
 
 YES = Verdict(True, "a backend")
-BACKENDS = dataclasses.replace(TABLES, compiler=YES, graphs=YES)
+ATTENTION = Kernel("attention", "paged", "nowhere:paged")
+BACKENDS = Tables((*TABLES.kernels, ATTENTION), TABLES.fusions, compiler=YES, graphs=YES)
 
 
 def choice(found, op):
@@ -41,7 +42,7 @@ def test_what_has_no_backend_is_none_with_the_reason():
     found = plan()
     for key in ("compilation.mode", "compilation.graph_mode"):
         assert found[key] == "NONE"
-        assert "no backend offered" in found.decisions[key].reason
+        assert "absent" in found.decisions[key].reason
 
 
 def test_without_a_code_generator_custom_ops_is_all_and_with_one_it_is_none():
@@ -76,8 +77,8 @@ def test_a_rule_without_a_kernel_is_reported_and_does_not_rewrite():
 
 
 def test_a_rule_asked_for_that_cannot_act_is_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"fuse_allreduce_rms=true.*collectives"):
-        plan(compilation__pass_config__fuse_allreduce_rms=True)
+    with pytest.raises(UserError, match=r"fuse_gemm_comms=true.*no product is cut"):
+        plan(compilation__pass_config__fuse_gemm_comms=True)
     with pytest.raises(UserError, match="not offered"):
         plan(Tables(), compilation__pass_config__fuse_rope_kvcache=True)
     with pytest.raises(UserError, match="no fusion is called 'fuse_rope'"):
@@ -179,8 +180,8 @@ def test_H_OPT_02_explicit_values_survive_every_level():
 def test_H_OPT_05_eager_changes_mode_and_graph_mode_and_nothing_else():
     plain, eager = (plan(BACKENDS, enforce_eager=flag).decisions for flag in (False, True))
     changed = {key for key in plain if plain[key].value != eager[key].value}
-    derived = {"compilation.custom_ops", "compilation.capture_sizes", "compilation.max_capture_size"}
-    assert changed - derived == {"enforce_eager", "compilation.mode", "compilation.graph_mode"}
+    names = ("custom_ops", "capture_sizes", "max_capture_size", "splitting_ops", "compile_ranges_endpoints")
+    assert changed - {f"compilation.{name}" for name in names} == {"enforce_eager", "compilation.mode", "compilation.graph_mode"}
 
 
 def test_eager_with_an_explicit_mode_is_refused_naming_both():

@@ -31,6 +31,7 @@ KERNELS = (
     Kernel("rms_norm", "old", "toys:old", priority=1),
     Kernel("rms_norm", "magic", "toys:magic", needs=feature("isa.magic"), priority=3),
     Kernel("rotary_kv_write", "both", "toys:both"),
+    Kernel("attention", "paged", "toys:paged"),
 )
 ABLE = Tables(
     KERNELS,

@@ -1,0 +1,52 @@
+"""What predicates may ask about a model and about what was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.models.config import ModelConfig
+from engine.plan_values import Decision
+from platforms.contract import DeviceProfile
+
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+FLAVOURS = {
+    "float8_e4m3fn": ("float8_e4m3fn", "float8_e4m3fnuz"),
+    "int8": ("int8",),
+}
+"""Stored dtype → dtypes a device may multiply it in, the checkpoint's own first."""
+FEATURES = {"float8_e4m3fn": "dtype.fp8_e4m3fn", "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz", "int8": "dtype.int8"}
+
+
+def model_facts(model: ModelConfig) -> dict[str, Any]:
+    """``quantization``: kind of storage and of activations, as in ``float8 static`` or ``int8 token``; ``none``."""
+    scheme = model.quantization
+    return {
+        "model": model,
+        "architecture": model.architecture,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_heads": model.num_heads,
+        "num_kv_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "qk_norm": model.qk_norm,
+        "quantized": scheme is not None,
+        "quantization": f"{scheme.storage.split('_')[0]} {scheme.activations}" if scheme else "none",
+        "weight_format": model.weight_format,
+        "mla": model.mla is not None,
+        "moe": model.moe is not None,
+    }
+
+
+def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str) -> Decision:
+    """The dtype in which the device multiplies quantised weights, ``""`` where they are unpacked."""
+    key, scheme = "model.quantization", model.quantization
+    if scheme is None:
+        return Decision(key, "", "derived", "the linear layers are stored dense")
+    words = f"{scheme.method}, {scheme.storage} weights per {scheme.weights}, activations {scheme.activations}"
+    if scheme.activations == "none":
+        return Decision(key, "", "derived", f"{words}: unpacked to {dtype}")
+    for flavour in FLAVOURS.get(scheme.storage, ()):
+        if FEATURES[flavour] in profile.features:
+            return Decision(key, flavour, "derived", f"{words}; the device multiplies {flavour}")
+    wanted = " or ".join(FEATURES[flavour] for flavour in FLAVOURS.get(scheme.storage, ())) or scheme.storage
+    return Decision(key, "", "derived", f"{words}: unpacked to {dtype}, the device has no {wanted}")
