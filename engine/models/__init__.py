@@ -7,6 +7,7 @@ from collections.abc import Callable
 from engine.models.config import ModelConfig
 from engine.models.decoder import decoder
 from engine.models.layout import Layout
+from engine.models.ranks import check_ranks
 from engine.program import Program
 
 Builder = Callable[[ModelConfig, Layout], Program]
@@ -15,5 +16,7 @@ BUILDERS: dict[str, Builder] = dict.fromkeys(("llama", "mistral", "qwen2", "qwen
 
 
 def build_program(model: ModelConfig, layout: Layout) -> Program:
-    """The program of one rank. ``ModelConfig`` admits known architectures only."""
+    """The program of one rank. ``ModelConfig`` admits known architectures only. Raises ``UserError`` where the model
+    does not divide among the layout's ranks."""
+    check_ranks(model, layout.ranks)
     return BUILDERS[model.architecture](model, layout)

@@ -109,7 +109,7 @@ class Layer:
             return False
         if storage.partition("_")[0] != scheme.kind:
             raise ValueError(f"weights are stored as {scheme.storage}, the layout multiplies {storage}")
-        return scheme.block is None or len(parts) == 1 or not any(part % scheme.block[0] for part in parts)
+        return scheme.block is None or not any(part % scheme.block[0] for part in parts[:-1])
 
     def _quantize(self, x: str, name: str, modules: tuple[str, ...], scheme: Quantization) -> tuple[str, ...]:
         """Names of x as stored and of its scales. What one value is quantised to is made once."""
