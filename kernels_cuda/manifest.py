@@ -1,10 +1,91 @@
-"""Kernel rows for NVIDIA devices: one row per implementation of an op, read without importing any of them.
-
-The table is empty: every op runs its torch reference there, and a plan says so.
-"""
+"""Kernel rows for NVIDIA devices: one row per implementation of an op, read without importing any of them."""
 
 from __future__ import annotations
 
-from platforms.contract import Kernel
+from typing import Any
 
-KERNELS: tuple[Kernel, ...] = ()
+from kernels_cuda.limits import ALL_REDUCE_BYTES
+from kernels_triton.manifest import ROWS
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact, feature, library
+
+_HALVES = ("float16", "bfloat16")
+_FLASHINFER = all_of(library("flashinfer"), feature("copy.async"))
+"""It starts at Ampere."""
+
+_REDUCE_BLOCK = 1024 * 8
+"""Most threads that share one row of a fused all-reduce: a block in each part of a cluster."""
+
+
+def _alike(count: int, known: tuple[str, ...] = _HALVES) -> Predicate:
+    """The first ``count`` inputs have one of the ``known`` types, all the same: the library reads a weight as if it
+    had the activation's type."""
+    return fact(
+        "call_dtypes",
+        lambda found: len(set(found[:count])) == 1 and found[0] in known,
+        f"{' or '.join(known)}, one type for the first {count}",
+    )
+
+
+def _whole_rows(weight: int) -> Predicate:
+    """The norm runs over the whole row."""
+    return fact("call_shapes", lambda found: found[0][-1] == found[weight][-1], "a weight as wide as a row")
+
+
+def _stored_as(*names: str) -> Predicate:
+    return fact("storage", lambda name: name in names, " or ".join(names))
+
+
+def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """The group has a fused form here, and a row is made of whole 16-byte pieces that one cluster holds."""
+    ranks, shapes, dtype = facts.get("tensor_parallel_size"), facts.get("call_shapes", ()), facts.get("call_dtype")
+    if not isinstance(ranks, int) or not shapes or dtype is None:
+        return Verdict(False, "ranks, shapes or dtype of the call unknown")
+    if (profile.arch, ranks) not in ALL_REDUCE_BYTES:
+        return Verdict(False, f"{profile.arch} with {ranks} ranks has no fused all-reduce")
+    piece, width = (4 if dtype == "float32" else 8), shapes[0][-1]
+    if not isinstance(width, int) or width % piece or width > piece * _REDUCE_BLOCK:
+        return Verdict(False, f"rows of {width}, needs a multiple of {piece} up to {piece * _REDUCE_BLOCK}")
+    return Verdict(True, f"{profile.arch} with {ranks} ranks, rows of {width}")
+
+
+def _row(op: str, module: str, *accepts: Predicate, needs: Predicate = _FLASHINFER, **more: Any) -> Kernel:
+    return Kernel(op, "flashinfer", f"kernels_cuda.{module}:{op}", needs, all_of(*accepts), 10, **more)
+
+
+_FP8 = all_of(_FLASHINFER, feature("dtype.fp8_e4m3fn"))
+_REDUCED = (*_HALVES, "float32")
+
+KERNELS: tuple[Kernel, ...] = (
+    *ROWS,
+    _row("rms_norm", "norm", _alike(2)),
+    _row("silu_and_mul", "activation", _alike(1)),
+    _row(
+        "rms_norm_quantize_static",
+        "norm",
+        _alike(2),
+        _whole_rows(1),
+        _stored_as("float8_e4m3fn", "float8_e5m2"),
+        needs=_FP8,
+    ),
+    _row(
+        "add_rms_norm_quantize_static",
+        "norm",
+        _alike(3),
+        _whole_rows(2),
+        _stored_as("float8_e4m3fn", "float8_e5m2"),
+        needs=_FP8,
+    ),
+    _row("all_reduce_add_rms_norm", "collective", _alike(3, _REDUCED), _whole_rows(2), _reduces),
+    _row("all_reduce_rms_norm", "collective", _alike(2, _REDUCED), _whole_rows(1), _reduces),
+    _row(
+        "all_reduce_add_rms_norm_quantize_static",
+        "collective",
+        _alike(3),
+        _whole_rows(2),
+        _stored_as("float8_e4m3fn"),
+        _reduces,
+        needs=_FP8,
+    ),
+)
+"""The library's rows lead the portable ones by priority. It has no norm with a scale per token or group and no
+quantising activation: there the portable rows stand alone."""

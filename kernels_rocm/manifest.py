@@ -1,10 +1,126 @@
-"""Kernel rows for AMD devices: one row per implementation of an op, read without importing any of them.
-
-The table is empty: every op runs its torch reference there, and a plan says so.
-"""
+"""Kernel rows for AMD devices: one row per implementation of an op, read without importing any of them."""
 
 from __future__ import annotations
 
-from platforms.contract import Kernel
+from typing import Any
 
-KERNELS: tuple[Kernel, ...] = ()
+from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_ROW, gate_vector, group_fits, norm_vector
+from kernels_rocm.needs import aiter
+from kernels_triton.manifest import ROWS
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact
+
+_HALVES = ("float16", "bfloat16")
+_FLOAT8 = {"float8_e4m3fn": "dtype.fp8_e4m3fn", "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz"}
+_UNITS = 304
+"""Compute units where a profile does not say: those of the largest device, whose table is the strictest."""
+
+
+def _alike(count: int) -> Predicate:
+    """The first ``count`` inputs are 16-bit floats of one type: the library reads a weight as if it had the
+    activation's type."""
+    return fact(
+        "call_dtypes",
+        lambda found: len(set(found[:count])) == 1 and found[0] in _HALVES,
+        f"{' or '.join(_HALVES)}, one type for the first {count}",
+    )
+
+
+def _width(at: int, half: bool = False) -> Predicate:
+    """Columns of input ``at`` (of half of them): whole vectors of 8, up to the widest row."""
+
+    def fits(found: Any) -> bool:
+        width = found[at][-1]
+        return isinstance(width, int) and width // (2 if half else 1) % 8 == 0 and 0 < width <= WIDEST_ROW * (1 + half)
+
+    return fact("call_shapes", fits, f"{'halves' if half else 'rows'} of a multiple of 8 up to {WIDEST_ROW}")
+
+
+def _whole_rows(weight: int) -> Predicate:
+    return fact("call_shapes", lambda found: found[0][-1] == found[weight][-1], "a weight as wide as a row")
+
+
+def _dynamic(gated: bool) -> Predicate:
+    """Storage, groups and scales are those that the kernel makes."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        missing = [name for name in ("storage", "columns", "power_of_two", "call_shapes") if name not in facts]
+        if missing:
+            return Verdict(False, f"{', '.join(missing)} unknown")
+        storage, columns, width = facts["storage"], facts["columns"], facts["call_shapes"][0][-1]
+        if facts["power_of_two"]:
+            return Verdict(False, "scales that are powers of two: the kernel has no such option")
+        whole_row = storage == "int8" and not columns and not gated
+        if _FLOAT8.get(storage, "") not in profile.features and not whole_row:
+            return Verdict(False, f"storage {storage} in groups of {columns or 'a row'}")
+        if not columns:
+            return Verdict(not gated, "a scale per row" + ("; the kernel has groups only" if gated else ""))
+        width = width // 2 if gated else width
+        vector = gate_vector(width) if gated else norm_vector(width, profile.limits.get("compute_units", _UNITS))
+        ok = width % columns == 0 and group_fits(columns, vector) and (not gated or columns & (columns - 1) == 0)
+        return Verdict(ok, f"groups of {columns} in rows of {width}" + ("" if ok else f", {vector} to a thread"))
+
+    return check
+
+
+def _captured(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Called one by one, the library's wrapper costs more than its kernel saves; a graph does away with it."""
+    mode = facts.get("graph_mode", "unknown")
+    return Verdict(mode != "NONE", f"graph mode {mode}" + ("; used where graphs are captured only" * (mode == "NONE")))
+
+
+def _parts(profile: DeviceProfile, facts: Facts) -> Verdict:
+    sizes, shapes = facts.get("sizes", ()), facts.get("call_shapes", ())
+    if len(sizes) != 3 or len(shapes) != 3:
+        return Verdict(False, f"parts of {sizes or 'unknown size'}, needs two normalised ones and a rest")
+    ok = (shapes[1][0], shapes[2][0]) == tuple(sizes[:2]) and all(n % 8 == 0 and n <= WIDEST_ROW for n in sizes[:2])
+    return Verdict(ok, f"parts of {sizes}" + ("" if ok else f", needs multiples of 8 up to {WIDEST_ROW}"))
+
+
+def _heads(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Whole heads are turned, and heads and pages are powers of two, in a bfloat16 cache."""
+    dim, shapes, dtypes = facts.get("head_dim"), facts.get("call_shapes", ()), facts.get("call_dtypes", ())
+    if not isinstance(dim, int) or len(shapes) != 6 or len(dtypes) != 6:
+        return Verdict(False, "head_dim or inputs of the call unknown")
+    if {dtypes[0], dtypes[1], dtypes[3], dtypes[4]} != {"bfloat16"} or dtypes[2] != "float32":
+        return Verdict(False, f"types {' '.join(dtypes)}, needs bfloat16 with a float32 table")
+    page, turned = shapes[4][2], shapes[2][-1]
+    ok = turned == dim and all(isinstance(n, int) and n & (n - 1) == 0 for n in (dim, page))
+    wanted = "" if ok else "; needs whole heads, and powers of two"
+    return Verdict(ok, f"{turned} of {dim} columns turned, pages of {page}{wanted}")
+
+
+def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
+    ranks = facts.get("tensor_parallel_size", "unknown")
+    ok = ranks in ALL_REDUCE_RANKS
+    return Verdict(ok, f"{ranks} ranks" + ("" if ok else f", needs {' or '.join(map(str, ALL_REDUCE_RANKS))}"))
+
+
+def _row(op: str, module: str, needs: Predicate, *accepts: Predicate, **more: Any) -> Kernel:
+    return Kernel(op, "aiter", f"kernels_rocm.{module}:{op}", needs, all_of(*accepts), 10, **more)
+
+
+_NORM, _REDUCE = aiter("rmsnorm"), aiter("custom_ar", "0.1.13")
+_SUM = (_alike(3), _whole_rows(2), _width(2))
+
+KERNELS: tuple[Kernel, ...] = (
+    *ROWS,
+    _row("rms_norm", "norm", _NORM, _alike(2), _width(1), _captured),
+    _row("rms_norm_quantize_dynamic", "norm", _NORM, _alike(2), _whole_rows(1), _width(1), _dynamic(False)),
+    _row("add_rms_norm_quantize_dynamic", "norm", _NORM, *_SUM, _dynamic(False)),
+    _row("add_rms_norm_pad", "norm", _NORM, _alike(3), _whole_rows(2)),
+    _row("dual_rms_norm", "norm", _NORM, _alike(3), _parts),
+    _row("silu_and_mul", "activation", aiter("linear"), _alike(1), _width(0, half=True)),
+    _row(
+        "silu_and_mul_quantize_dynamic",
+        "activation",
+        aiter("linear"),
+        _alike(1),
+        _width(0, half=True),
+        _dynamic(True),
+    ),
+    _row("rotary_kv_write", "rotary", aiter("triton_rope"), _heads),
+    _row("all_reduce_add_rms_norm", "collective", _REDUCE, *_SUM, _reduces),
+    _row("all_reduce_rms_norm", "collective", _REDUCE, _alike(2), _whole_rows(1), _width(1), _reduces),
+)
+"""The library's rows lead the portable ones by priority; where they refuse a call, those take it. It starts at CDNA 3:
+on older and on graphics families the portable rows stand alone."""

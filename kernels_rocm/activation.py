@@ -1,0 +1,30 @@
+"""Gated activations out of AITER."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels_rocm.library import function
+
+
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """As the op, for 16-bit types."""
+    call = function("aiter.ops.activation", "silu_and_mul", "out", "input")
+    out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
+    call(out=out, input=x.contiguous())
+    return out
+
+
+def silu_and_mul_quantize_dynamic(
+    x: torch.Tensor, *, storage: str, columns: int, power_of_two: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the fused op, with a float32 scale per group of ``columns``. Raises ``ValueError`` for a scale per row and
+    for powers of two, which the kernel cannot make."""
+    if not columns or power_of_two:
+        raise ValueError(f"columns={columns}, power_of_two={power_of_two}: this kernel has plain scales of groups only")
+    call = function("aiter.ops.activation", "silu_and_mul_quant", "out", "input", "scale", "group_size")
+    shape = (*x.shape[:-1], x.shape[-1] // 2)
+    stored = torch.empty(shape, dtype=getattr(torch, storage), device=x.device)
+    scales = torch.empty((*shape[:-1], shape[-1] // columns), dtype=torch.float32, device=x.device)
+    call(out=stored, input=x.contiguous(), scale=scales, group_size=columns)
+    return stored, scales

@@ -1,0 +1,49 @@
+"""Rotation of queries and keys, the keys straight into the cache, out of AITER's Triton kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels_rocm.library import function
+
+_NAMES = (
+    *("q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos", "sin", "k_scale", "v_scale"),
+    *("is_neox", "flash_layout", "apply_scale", "q_out", "k_out", "output_zeros"),
+)
+
+
+def rotary_kv_write(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    table: torch.Tensor,
+    v: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    head_dim: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the fused op, for whole heads of bfloat16. The table has a row per token, so tokens are its positions."""
+    call = function("aiter.ops.triton.fusions.fused_kv_cache", "fused_qk_rope_reshape_and_cache", *_NAMES)
+    queries, keys, values = (part.reshape(len(q), -1, head_dim) for part in (q, k, v))
+    cos, sin = table.chunk(2, dim=-1)
+    turned = torch.empty(queries.shape, dtype=q.dtype, device=q.device)
+    call(
+        q=queries,
+        k=keys,
+        v=values,
+        key_cache=cache[0],
+        value_cache=cache[1],
+        slot_mapping=slots,
+        pos=torch.arange(len(q), device=q.device),
+        cos=cos,
+        sin=sin,
+        k_scale=None,
+        v_scale=None,
+        is_neox=True,
+        flash_layout=True,
+        apply_scale=False,
+        q_out=turned,
+        k_out=torch.empty(keys.shape, dtype=k.dtype, device=k.device),
+        output_zeros=False,
+    )
+    return turned.flatten(-2), cache
