@@ -43,8 +43,9 @@ class Weight:
 class CacheSpec:
     """State that outlives a step. Equal specs form one group, which has its own block tables.
 
-    ``heads``: KV heads on this rank; ``dims``: (key size, value size) per head; ``window``: sliding window in tokens
-    or ``None``; ``page``: tokens per block, 0 until the plan decides.
+    ``heads``: KV heads on this rank; ``dims``: (key size, value size) per head; of ``mla``, which keeps one latent and
+    key for all heads, 1 and (their size, 0). ``window``: sliding window in tokens or ``None``; ``page``: tokens per
+    block, 0 until the plan decides.
     """
 
     name: str

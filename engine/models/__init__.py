@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
-from engine.models.config import ModelConfig
+from engine.models.config import Architecture, ModelConfig
 from engine.models.decoder import decoder
 from engine.models.layout import Layout
 from engine.models.ranks import check_ranks
@@ -12,7 +13,7 @@ from engine.program import Program
 
 Builder = Callable[[ModelConfig, Layout], Program]
 
-BUILDERS: dict[str, Builder] = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), decoder)
+BUILDERS: dict[str, Builder] = dict.fromkeys(get_args(Architecture), decoder)
 
 
 def build_program(model: ModelConfig, layout: Layout) -> Program:

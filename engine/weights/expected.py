@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
+from engine.weights.expected_parts import attention, experts, in_halves, latent_attention, mlp
 from engine.weights.gguf_types import BY_FORMAT, WITHOUT_DEQUANTISATION
 from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
 
@@ -20,8 +21,7 @@ _NAMED = 3
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Canonical name to shape, in the order of the forward pass."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
 
     def linear(name: str, rows: int, columns: int, bias: bool) -> None:
@@ -32,17 +32,15 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for layer in range(config.num_layers):
         at = f"model.layers.{layer}"
         shapes[f"{at}.input_layernorm.weight"] = (hidden,)
-        linear(f"{at}.self_attn.q_proj", q, hidden, config.qkv_bias)
-        linear(f"{at}.self_attn.k_proj", kv, hidden, config.qkv_bias)
-        linear(f"{at}.self_attn.v_proj", kv, hidden, config.qkv_bias)
-        if config.qk_norm:
-            shapes[f"{at}.self_attn.q_norm.weight"] = (config.head_dim,)
-            shapes[f"{at}.self_attn.k_norm.weight"] = (config.head_dim,)
-        linear(f"{at}.self_attn.o_proj", hidden, q, config.o_bias)
+        if config.mla:
+            latent_attention(config, config.mla, f"{at}.self_attn", shapes, linear)
+        else:
+            attention(config, f"{at}.self_attn", shapes, linear)
         shapes[f"{at}.post_attention_layernorm.weight"] = (hidden,)
-        linear(f"{at}.mlp.gate_proj", inner, hidden, config.mlp_bias)
-        linear(f"{at}.mlp.up_proj", inner, hidden, config.mlp_bias)
-        linear(f"{at}.mlp.down_proj", hidden, inner, config.mlp_bias)
+        if config.moe and layer >= config.moe.dense_layers:
+            experts(config, config.moe, f"{at}.", shapes, linear)
+        else:
+            mlp(f"{at}.mlp", hidden, config.intermediate_size, config.mlp_bias, linear)
     shapes["model.norm.weight"] = (hidden,)
     if not config.tied_embeddings:
         shapes[HEAD] = (config.vocab_size, hidden)
@@ -72,7 +70,7 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
         if not is_readable(info.format):
             raise UserError(f"{info.file}: tensor {name!r} is stored as {info.format!r}, which cannot be read")
     _log_unused(path, config, expected, found)
-    return {name: found[name] for name in expected}
+    return {name: in_halves(config, found[name]) for name in expected}
 
 
 def is_readable(format: str) -> bool:
@@ -82,8 +80,12 @@ def is_readable(format: str) -> bool:
 def _log_unused(
     path: Path, config: ModelConfig, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, TensorInfo]
 ) -> None:
+    drafting = f"model.layers.{config.num_layers}." if config.mla else "\0"
+    beyond = [name for name in found if name.startswith(drafting)]
+    if beyond:
+        logger.info("%s: %d tensors of layer %d ignored, a head for drafting", path, len(beyond), config.num_layers)
     for name in found:
-        if name in expected or name.endswith(RECOMPUTED):
+        if name in expected or name.endswith(RECOMPUTED) or name.startswith(drafting):
             continue
         if name == HEAD and config.tied_embeddings:
             logger.info("%s: tensor %r ignored, the config ties the head to the embedding", path, name)

@@ -22,8 +22,9 @@ class TensorInfo:
     """``name``: canonical. ``shape``: row-major. ``format``: "float32", "bfloat16", "float16", or "gguf." and a GGUF
     type in lower case. ``offset``: bytes from the start of ``file``.
 
-    ``interleaved``: (heads, d) where the file keeps the first ``d`` rows of each head in the order 0, d/2, 1, d/2 + 1
-    and so on, as GGUF does for rotation in pairs; both readers undo it. ``None``: rows lie in canonical order.
+    ``interleaved``: (heads, d) where the file keeps ``d`` rows of each head in the order 0, d/2, 1, d/2 + 1 and so on,
+    as GGUF does for rotation in pairs; both readers undo it. ``skipped``: rows of each head before those. ``None``:
+    rows lie in canonical order.
     """
 
     name: str
@@ -33,6 +34,7 @@ class TensorInfo:
     file: Path
     offset: int
     interleaved: tuple[int, int] | None = None
+    skipped: int = 0
 
 
 def read_packed(info: TensorInfo) -> torch.Tensor:
@@ -53,7 +55,8 @@ def read_packed(info: TensorInfo) -> torch.Tensor:
     heads, rotated = info.interleaved
     each = info.shape[0] // heads
     order = torch.arange(info.shape[0]).view(heads, each)
-    order[:, :rotated] = order[:, :rotated].reshape(heads, rotated // 2, 2).transpose(1, 2).reshape(heads, rotated)
+    span = slice(info.skipped, info.skipped + rotated)
+    order[:, span] = order[:, span].reshape(heads, rotated // 2, 2).transpose(1, 2).reshape(heads, rotated)
     return rows[order.view(-1)]
 
 
