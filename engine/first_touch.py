@@ -98,8 +98,8 @@ def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inpu
             for expected, result in zip(truth, found, strict=True):
                 relative, absolute = op.bound(dtype, name_of(expected.dtype))
                 got = runtime.fetch(result).wait()
-                if problem := difference(got, expected, 2 * relative + 1e-6, 2 * absolute + 1e-6):
-                    return f"{problem}, on {case}"
+                if problem := difference(got, expected, (2 * relative + 1e-6, 2 * absolute + 1e-6), case):
+                    return problem
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from engine.cli.output import print_json, say, warn
+from engine.cli.output import print_json, say
 from engine.conformance import CHAPTERS, Outcome, checks
 from engine.conformance.check import NO_DEVICE
 from engine.errors import UserError
@@ -52,7 +52,7 @@ def run(words: Sequence[str]) -> int:
 def _table(outcomes: Sequence[Outcome]) -> str:
     from engine.table import lay_out, terminal
 
-    counted = Counter((row.chapter, row.state) for row in outcomes)
+    counted: Counter[tuple[str, str]] = Counter((row.chapter, row.state) for row in outcomes)
     states = ("passed", "failed", "not supported")
     chapters = dict.fromkeys(row.chapter for row in outcomes)
     cells = [("chapter", *states), *((name, *(str(counted[name, state]) for state in states)) for name in chapters)]
@@ -91,5 +91,5 @@ def _read(words: Sequence[str]) -> tuple[str, tuple[str, ...], str, set[str]]:
         else:
             names.append(word)
     if len(names) != 1:
-        raise UserError(f"engine conform takes one platform, found {' '.join(names) or 'none'}: engine conform NAME [flags]")
+        raise UserError(f"engine conform takes one NAME, found {' '.join(names) or 'none'}: engine conform NAME")
     return names[0], tuple(chapters) or CHAPTERS, report, switches

@@ -1,14 +1,243 @@
-"""Chapter kernels."""
+"""Chapter kernels: every row against the reference of its op, and everything around the tensors it works on."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from engine.conformance.calls import calls_of, odd_cases
+from engine.conformance.check import NotSupported, Wrong, said
+from engine.conformance.pure import odd_facts, verdict
+from engine.conformance.rows import bands_of, compared, needed, once, ran, suiting
+from platforms.contract import Kernel
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
+    from engine.ops import Case
+
+LAZY = ("target", "pack", "workspace", "prepare", "cache_layout", "build")
+SAMPLED = 4
+"""Calls that a check runs where one more of the same kind teaches nothing: the smallest and the largest ones."""
 
 
 def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and body of each check."""
-    yield from ()
+    for row in subject.rows:
+        at = f"{row.op}/{row.name}"
+        yield f"{at}/imports", partial(_imports, subject, row)
+        yield f"{at}/signature", partial(_signature, subject, row)
+        yield f"{at}/predicates", partial(_predicates, subject, row)
+        if row.op not in subject.ops:
+            continue
+        for case in subject.ops[row.op].cases:
+            yield f"{at}/{case}".replace(" ", ""), partial(_matches, subject, row, (case,))
+        for name, body in BODIES.items():
+            yield f"{at}/{name}", partial(body, subject, row)
+        if row.pack:
+            yield f"{at}/pack", partial(_packs, subject, row)
+
+
+def _needed_somewhere(subject: Subject, row: Kernel) -> str:
+    """Why nobody here asks for the row, or nothing."""
+    facts = odd_facts(subject)
+    if not subject.devices:
+        return "no device here asks for it"
+    for profile in subject.devices:
+        for found in facts.values():
+            if verdict(row.needs, profile, found):
+                return ""
+    return "no device here can run it"
+
+
+def _load(subject: Subject, row: Kernel, field: str) -> Any:
+    """Raises ``Wrong`` where the target is not there, ``NotSupported`` where a library of another device is missing."""
+    target: str = getattr(row, field)
+    module, _, attribute = target.partition(":")
+    try:
+        there = find_spec(module) is not None
+    except ImportError:
+        there = False
+    if not there:
+        raise Wrong(f"{field} {target}: there is no such module")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ImportError) and (idle := _needed_somewhere(subject, row)):
+            raise NotSupported(f"{field} {target} does not load ({said(error)}), and {idle}") from error
+        raise Wrong(f"{field} {target} does not load: {said(error)}") from error
+    if not callable(found):
+        raise Wrong(f"{field} {target} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _imports(subject: Subject, row: Kernel) -> str:
+    fields = [field for field in LAZY if getattr(row, field)]
+    for field in fields:
+        _load(subject, row, field)
+    return ", ".join(getattr(row, field) for field in fields)
+
+
+def _signature(subject: Subject, row: Kernel) -> str:
+    if row.op not in subject.ops:
+        raise Wrong(f"there is no op {row.op}")
+    op, function = subject.ops[row.op], _load(subject, row, "target")
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise NotSupported(f"{row.target} does not say what it takes: {error}") from error
+    tensors = tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    named = tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY)
+    if tensors != op.tensors or set(named) != set(op.attributes):
+        wanted = f"({', '.join(op.tensors)}, *, {', '.join(op.attributes)})"
+        raise Wrong(f"{row.target}{inspect.signature(function)} is not called like the op: {op.name}{wanted}")
+    needless = [p.name for p in found[op.required : len(tensors)] if p.default is p.empty]
+    if needless:
+        raise Wrong(f"{row.target}: {', '.join(needless)} may be left out of the op, and has no default")
+    return f"({', '.join((*tensors, *named))})"
+
+
+def _predicates(subject: Subject, row: Kernel) -> str:
+    """Both say yes or no with a reason, whatever they are asked about."""
+    count = 0
+    for name, profile in subject.profiles.items():
+        for label, facts in odd_facts(subject).items():
+            where = f"{row.op}/{row.name} on {name} with {label}"
+            verdict(row.needs, profile, facts, f"needs of {where}")
+            count += 1
+        for call in calls_of(subject.ops[row.op]) if row.op in subject.ops else ():
+            where = f"{row.op}/{row.name} on {name} for {call} and no other facts"
+            verdict(row.accepts, profile, call.facts, f"accepts of {where}")
+            count += 1
+    return f"{count} questions"
+
+
+def _matches(subject: Subject, row: Kernel, cases: tuple[Case, ...]) -> str:
+    """Within the op's bound of the reference in float64, in every dtype it takes."""
+    runtime, op = needed(subject, row), subject.ops[row.op]
+    calls = suiting(row, op, runtime, cases)
+    for call in calls:
+        compared(subject, row, call, once(subject, row, call, runtime))
+    return f"{len(calls)} calls: {', '.join(dict.fromkeys(call.dtype for call in calls))}"
+
+
+def _odd_sizes(subject: Subject, row: Kernel) -> str:
+    cases = odd_cases(subject.ops[row.op])
+    if not cases:
+        raise NotSupported(f"{row.op} has no two sizes to vary; its own cases hold odd ones")
+    return _matches(subject, row, cases)
+
+
+def _few(subject: Subject, row: Kernel) -> tuple[Any, list[Any]]:
+    runtime, op = needed(subject, row), subject.ops[row.op]
+    calls = suiting(row, op, runtime, op.cases)
+    calls.sort(key=lambda call: sum(x.numel() for x in call.inputs))
+    half = SAMPLED // 2
+    return runtime, calls if len(calls) <= SAMPLED else calls[:half] + calls[-half:]
+
+
+def _bands(subject: Subject, row: Kernel) -> str:
+    runtime, calls = _few(subject, row)
+    for call in calls:
+        if found := once(subject, row, call, runtime).bands:
+            raise Wrong(f"{found}, on {call}")
+    return f"{len(calls)} calls, nothing written beside inputs and the row's own tensors"
+
+
+def _mutation(subject: Subject, row: Kernel) -> str:
+    import torch
+
+    runtime, calls = _few(subject, row)
+    op = subject.ops[row.op]
+    for call in calls:
+        before = [runtime.fetch(band.tensor).wait().clone() for band in bands_of(op, row, call, runtime)]
+        after = once(subject, row, call, runtime).given
+        for at, (old, new) in enumerate(zip(before, after, strict=True)):
+            if at not in op.mutates and not torch.equal(_bits(old), _bits(new)):
+                raise Wrong(f"input {op.tensors[at]} is changed, which the op does not do, on {call}")
+    return f"{len(calls)} calls"
+
+
+def _repeats(subject: Subject, row: Kernel) -> str:
+    import torch
+
+    runtime, calls = _few(subject, row)
+    for call in calls:
+        first, second = (once(subject, row, call, runtime).results for _ in range(2))
+        for at, (one, other) in enumerate(zip(first, second, strict=True)):
+            if not torch.equal(_bits(one), _bits(other)):
+                raise Wrong(f"result {at} is not the same twice, on {call}")
+    return f"{len(calls)} calls"
+
+
+def _bits(tensor: Any) -> Any:
+    """Its bytes, so that NaN equals itself."""
+    import torch
+
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def _strided_rows(subject: Subject, row: Kernel) -> str:
+    """Rows that lie apart, as slices of a packed projection do: the same result, or a Python error."""
+    from engine.conformance.bands import strided
+
+    runtime, calls = _few(subject, row)
+    op, refused, done = subject.ops[row.op], 0, 0
+    for call in calls:
+        spots = [
+            at
+            for at, x in enumerate(call.inputs)
+            if x.ndim == 2 and x.shape[0] > 1 and x.is_floating_point() and at not in (*op.weights, *op.mutates)
+        ]
+        if not spots:
+            continue
+        bands = bands_of(op, row, call, runtime)
+        tensors = [band.tensor for band in bands]
+        for at in spots:
+            bands[at], tensors[at] = strided(call.inputs[at], runtime.device)
+        done += 1
+        try:
+            found = ran(op, row, call, runtime, tensors, bands)
+        except Wrong:
+            raise
+        except Exception:
+            refused += 1
+            once(subject, row, call, runtime)
+            continue
+        compared(subject, row, call, found)
+        if found.bands:
+            raise Wrong(f"with rows that lie apart, {found.bands}, on {call}")
+    if not done:
+        raise NotSupported("no case has two-dimensional activations of several rows")
+    return f"{done} calls, {refused} of them refused with a Python error"
+
+
+def _packs(subject: Subject, row: Kernel) -> str:
+    """The layout made of weights is a function of the weights, which stay as they are."""
+    import torch
+
+    runtime, calls = _few(subject, row)
+    pack, op = _load(subject, row, "pack"), subject.ops[row.op]
+    for call in calls:
+        given = tuple(call.inputs[at].clone().to(runtime.device) for at in op.weights if at < len(call.inputs))
+        before = [x.clone() for x in given]
+        first, second = (pack(given, call.case.attributes) for _ in range(2))
+        if len(first) != len(given):
+            raise Wrong(f"pack makes {len(first)} tensors of {len(given)}, on {call}")
+        if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(first, second, strict=True)):
+            raise Wrong(f"pack is not the same twice, on {call}")
+        if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(before, given, strict=True)):
+            raise Wrong(f"pack changes the weights it is given, on {call}")
+    return f"{len(calls)} calls"
+
+
+BODIES = {
+    "odd-sizes": _odd_sizes,
+    "guard-bands": _bands,
+    "mutation": _mutation,
+    "repeatable": _repeats,
+    "strided-rows": _strided_rows,
+}
