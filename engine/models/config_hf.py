@@ -18,6 +18,7 @@ from engine.models.config import (
 from engine.models.experts_hf import only, read_moe
 from engine.models.fields import Fields
 from engine.models.latent_hf import read_mla, read_score_factor
+from engine.models.quantization_hf import read_quantization
 from engine.models.rope_hf import merge_rope, read_rope
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -43,8 +44,6 @@ def read_hf(
     rope_values = merge_rope(config, overrides or {}, source)
     fields = Fields(source, {**config, **(overrides or {})})
     architecture = _architecture(fields)
-    if fields.get("quantization_config"):
-        fields.fail(f"field 'quantization_config' asks for quantised weights ({_method(fields)}); only dense ones load")
     fields.choice("hidden_act", ("silu",), "silu")
 
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
@@ -81,6 +80,7 @@ def read_hf(
         sliding_window=_window(fields, architecture, layers),
         dtype=_dtype(fields),
         weight_format="dense",
+        quantization=read_quantization(fields),
         moe=read_moe(fields, architecture),
         mla=mla,
     )
@@ -97,11 +97,6 @@ def _architecture(fields: Fields) -> Architecture:
             return ARCHITECTURES[item]
     near = get_close_matches(names[0], ARCHITECTURES, n=1) if names else []
     fields.refuse("architectures", " or ".join(ARCHITECTURES) + (f" (nearest: {near[0]})" if near else ""))
-
-
-def _method(fields: Fields) -> object:
-    details = fields.values["quantization_config"]
-    return details.get("quant_method", "method not named") if isinstance(details, Mapping) else details
 
 
 def _head_dim(fields: Fields, architecture: Architecture, hidden: int, heads: int) -> int:

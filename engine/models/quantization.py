@@ -15,7 +15,8 @@ class Quantization:
     ``block`` of ``block`` (rows, columns). ``activations``: ``static`` (a scale in the checkpoint), ``token`` or
     ``group`` (of ``block[1]`` columns; made per step), or ``none`` (weights alone are quantised). ``ignored``: modules
     that are stored dense, by name or by ``re:`` pattern, as the checkpoint lists them. ``power_of_two``: scales are
-    powers of two, those made per step too. ``scale``: what a weight scale is called behind its module's name."""
+    powers of two, those made per step too. ``scale``: what a weight scale is called behind its module's name.
+    ``kv_cache``: dtype for which the checkpoint brings scales of keys and values, or ``""``."""
 
     method: str
     storage: str
@@ -25,6 +26,7 @@ class Quantization:
     ignored: tuple[str, ...] = ()
     power_of_two: bool = False
     scale: str = "weight_scale"
+    kv_cache: str = ""
 
     @property
     def kind(self) -> str:
@@ -32,13 +34,13 @@ class Quantization:
         return self.storage.partition("_")[0]
 
     def ignores(self, module: str) -> bool:
-        """Whether ``module`` (``model.layers.0.mlp.down_proj``) is stored dense: it, or a module it lies in, is listed,
-        or a pattern matches from the start of its name."""
+        """Whether ``module`` (``model.layers.0.mlp.down_proj``) is stored dense: some run of the parts of its name is
+        listed (``lm_head``, ``mlp.gate``), or a pattern matches from the start of its name."""
         return any(pattern.match(module) for pattern in _patterns(self.ignored))
 
 
 @cache
 def _patterns(ignored: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(
-        re.compile(entry[3:] if entry.startswith("re:") else rf"{re.escape(entry)}(\.|$)") for entry in ignored
+        re.compile(entry[3:] if entry.startswith("re:") else rf"(.*\.)?{re.escape(entry)}(\.|$)") for entry in ignored
     )

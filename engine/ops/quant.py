@@ -107,7 +107,8 @@ def quantize_dynamic(x: Any, *, storage: str, columns: int, power_of_two: bool) 
     width = x.shape[-1]
     run = columns or width
     wide = torch.promote_types(x.dtype, torch.float32)
-    rows = torch.nn.functional.pad(x.to(wide), (0, -width % run)).unflatten(-1, (-1, run))
+    padded: Any = torch.nn.functional.pad(x.to(wide), (0, -width % run))
+    rows = padded.unflatten(-1, (-1, run))
     scales = (rows.abs().amax(-1).clamp_min(SMALLEST) / _limits(storage)[1]).to(torch.float32)
     if power_of_two:
         scales = _round_up(scales)
