@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.ops.paged import write
 from engine.ops.spec import EXACT, Case, Spec, op
 
 _CASES = tuple(
@@ -46,19 +47,9 @@ def _write_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
 )
 def kv_write(k: Any, v: Any, cache: Any, slots: Any, *, head_dim: int) -> Any:
     """Store keys and values in place. k, v: [tokens, kv_heads·head_dim]; slots: [tokens] int64, -1 writes nothing."""
-    import torch
-
-    if not len(slots):
-        return cache
     flat = cache.view(2, -1, *cache.shape[3:])
-    kept = slots >= 0
-    # A row that writes nothing repeats the first that does, or slot 0 as it is: writes of equal values may meet.
-    first = kept.int().argmax()
-    twin = torch.where(kept, torch.arange(len(slots), device=slots.device), first)
-    where = slots[twin].clamp(min=0)
     for side, x in enumerate((k, v)):
-        new = x.unflatten(-1, (-1, head_dim)).to(cache.dtype)[twin]
-        flat[side].index_copy_(0, where, torch.where(kept.any(), new, flat[side][where]))
+        write(flat[side], x.unflatten(-1, (-1, head_dim)), slots)
     return cache
 
 
