@@ -36,7 +36,8 @@ def block_bytes(program: Program) -> int:
 def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
     """Upper estimate of what a step of ``tokens`` tokens and ``seqs`` requests needs beside weights and caches: the
     three largest values, the logits of every row that takes a token or, up to ``SCORED_ROWS``, scores a prompt, and
-    what the sampler makes of them. Not counted: scratch of a kernel of its own."""
+    what the sampler makes of them, and one layer's copies of tokens at their experts. Not counted: scratch of a kernel
+    of its own."""
     seqs, scored = min(seqs, tokens), min(SCORED_ROWS, tokens)
     sizes = {"tokens": tokens, "requests": seqs, "requests+1": seqs + 1, "rows": max(seqs, scored)}
     total = {
@@ -49,7 +50,19 @@ def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
     vocab = program.values[program.outputs["logits"]].shape[-1]
     assert isinstance(vocab, int)
     sampling = SAMPLER_BYTES * vocab * max(seqs, min(scored, max(1, SCORED_LOGITS // vocab)))
-    return logits + sampling + sum(sorted(total.values())[-3:])
+    return logits + sampling + _expert_bytes(program, tokens) + sum(sorted(total.values())[-3:])
+
+
+def _expert_bytes(program: Program, tokens: int) -> int:
+    """Gate, up and result of every token at each expert that it visits, in the layer where they are largest."""
+    widest = 0
+    for call in program.calls:
+        if call.op == "moe":
+            x, _, gate_up = call.inputs[:3]
+            _, gates, hidden = program.weights[gate_up].shape
+            item = ITEM[program.values[x].dtype]
+            widest = max(widest, tokens * call.attributes["top_k"] * (gates + hidden) * item)
+    return widest
 
 
 def kv_space(
