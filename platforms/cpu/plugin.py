@@ -45,10 +45,9 @@ class CpuPlugin(PlatformPlugin):
         return KERNELS
 
     def fusions(self) -> tuple[FusionOffer | FusionRule, ...]:
-        from kernels_cpu import manifest
+        from platforms.cpu.fusions import OFFERS
 
-        offers: tuple[FusionOffer | FusionRule, ...] = getattr(manifest, "OFFERS", ())
-        return offers
+        return OFFERS
 
     def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
         offline = bool(facts.get("offline"))

@@ -2,57 +2,51 @@
 
 from __future__ import annotations
 
-from platforms.contract import (
-    FusionOffer,
-    Predicate,
-    all_of,
-    any_of,
-    arch,
-    fact,
-    family,
-    feature,
-    library,
+from kernels_cuda.limits import ALL_REDUCE_BYTES
+from platforms.contract import DeviceProfile, Facts, FusionOffer, Verdict, all_of, any_of, arch, family, library
+from platforms.fusions import (
+    ACT_QUANT,
+    COMMON_HEADS,
+    HALVES,
+    MANY_RANKS,
+    MLA,
+    NORM_QUANT,
+    PLAIN_HEADS,
+    SUMMED_TOGETHER,
+    summed_tokens,
 )
 
-MANY_RANKS = fact("tensor_parallel_size", lambda ranks: ranks > 1, "> 1")
-QUANTIZED = fact("quantized", bool, "a quantised model")
-FREE_ORDER = fact("batch_invariant", lambda on: not on, "off: the fused sum orders its terms by batch size")
-MLA = fact("mla", bool, "latent attention")
-PLAIN_HEADS = fact("mla", lambda on: not on, "attention with separate keys and values")
-SCALED = any_of(feature("dtype.fp8_e4m3fn"), feature("dtype.nvfp4"))
+TRITON = library("triton")
 
 
-def ranks(*counts: int) -> Predicate:
-    """The group of ranks has one of these sizes."""
-    return fact("tensor_parallel_size", lambda found: found in counts, f"one of {', '.join(map(str, counts))}")
+def _sized(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """FlashInfer's workspace exists for these families and group sizes only; newer numbers are not newer in kind."""
+    ranks = facts.get("tensor_parallel_size")
+    known = [str(count) for name, count in ALL_REDUCE_BYTES if name == profile.arch]
+    if (profile.arch, ranks) in ALL_REDUCE_BYTES:
+        return Verdict(True, f"{profile.arch} with {ranks} ranks")
+    return Verdict(False, f"{profile.arch} has no fused form for {ranks} ranks, only for {', '.join(known) or 'none'}")
+
+
+def _summed_bytes(profile: DeviceProfile, facts: Facts) -> int:
+    return ALL_REDUCE_BYTES.get((profile.arch, facts.get("tensor_parallel_size", 0)), 0)
 
 
 OFFERS: tuple[FusionOffer, ...] = (
-    FusionOffer("fuse_norm_quant", all_of(QUANTIZED, SCALED)),
-    FusionOffer("fuse_act_quant", all_of(QUANTIZED, SCALED)),
-    # FlashInfer's workspace exists for these families and group sizes only; newer numbers are not newer in kind.
+    FusionOffer("fuse_norm_quant", NORM_QUANT),
+    FusionOffer("fuse_act_quant", ACT_QUANT),
     FusionOffer(
         "fuse_allreduce_rms",
-        all_of(
-            MANY_RANKS,
-            FREE_ORDER,
-            any_of(all_of(arch("sm_90"), ranks(2, 4, 8)), all_of(family("blackwell"), ranks(2, 4, 8, 16))),
-            library("flashinfer"),
-        ),
+        all_of(SUMMED_TOGETHER, any_of(arch("sm_90"), family("blackwell")), _sized, library("flashinfer")),
+        summed_tokens(_summed_bytes),
     ),
-    FusionOffer("fuse_rope_kvcache", all_of(PLAIN_HEADS, library("triton"))),
-    FusionOffer(
-        "fuse_qk_norm_rope_kvcache",
-        all_of(PLAIN_HEADS, fact("head_dim", lambda size: size in (64, 128, 256), "64, 128 or 256"), library("triton")),
-    ),
-    FusionOffer("fuse_rope_kvcache_cat_mla", all_of(MLA, library("triton"))),
-    FusionOffer("fuse_attn_quant", all_of(QUANTIZED, SCALED)),
-    FusionOffer(
-        "enable_qk_norm_rope_fusion",
-        all_of(
-            fact("dtype", lambda name: name in ("float16", "bfloat16"), "float16 or bfloat16"),
-            fact("head_dim", lambda size: size in (64, 128, 256), "64, 128 or 256"),
-            library("triton"),
-        ),
-    ),
+    FusionOffer("fuse_rope_kvcache", all_of(PLAIN_HEADS, TRITON)),
+    FusionOffer("fuse_qk_norm_rope_kvcache", all_of(PLAIN_HEADS, COMMON_HEADS, TRITON)),
+    FusionOffer("fuse_rope_kvcache_cat_mla", all_of(MLA, TRITON)),
+    FusionOffer("fuse_attn_quant", TRITON),
+    FusionOffer("enable_qk_norm_rope_fusion", all_of(HALVES, COMMON_HEADS, TRITON)),
+    FusionOffer("enable_sp", MANY_RANKS),
+    FusionOffer("fuse_gemm_comms", all_of(MANY_RANKS, any_of(arch("sm_90"), family("blackwell")))),
 )
+"""``fuse_act_padding`` and ``fuse_mla_dual_rms_norm`` are not offered: they pay where the other vendor's kernels want
+padded or paired rows."""

@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
-from platforms.contract import FusionOffer, Predicate, all_of, any_of, fact, family, feature, library
-from platforms.rocm.switches import unless_refused
+from kernels_rocm.limits import ALL_REDUCE_BYTES, ALL_REDUCE_RANKS
+from kernels_rocm.needs import aiter
+from platforms.contract import DeviceProfile, Facts, FusionOffer, Predicate, all_of, any_of, fact, library
+from platforms.fusions import (
+    ACT_QUANT,
+    COMMON_HEADS,
+    HALVES,
+    MANY_RANKS,
+    MLA,
+    NORM_QUANT,
+    PLAIN_HEADS,
+    SUMMED_TOGETHER,
+    summed_tokens,
+)
 
-MANY_RANKS = fact("tensor_parallel_size", lambda ranks: ranks > 1, "> 1")
-QUANTIZED = fact("quantized", bool, "a quantised model")
-FREE_ORDER = fact("batch_invariant", lambda on: not on, "off: the fused sum orders its terms by batch size")
-MLA = fact("mla", bool, "latent attention")
-PLAIN_HEADS = fact("mla", lambda on: not on, "attention with separate keys and values")
-COMMON_HEADS = fact("head_dim", lambda size: size in (64, 128, 256), "64, 128 or 256")
-SCALED = any_of(feature("dtype.fp8_e4m3fnuz"), feature("dtype.fp8_e4m3fn"))
-
-
-def aiter(part: str, *families: str) -> Predicate:
-    """AITER may serve this part on these families."""
-    return all_of(library("aiter"), family(*families), unless_refused("use_aiter"), unless_refused(f"use_aiter_{part}"))
+LARGEST_WRITE = 256
+"""Tokens up to which one launch for rotation and cache write is the faster one; more are a prompt's, where it is
+not."""
 
 
 def aiter_or_triton(part: str) -> Predicate:
-    return any_of(aiter(part, "cdna3", "cdna4"), library("triton"))
+    return any_of(aiter(part), library("triton"))
+
+
+def written_tokens(profile: DeviceProfile, facts: Facts) -> int:
+    """The fact ``rope_kvcache_max_tokens`` wins."""
+    return int(facts.get("rope_kvcache_max_tokens") or LARGEST_WRITE)
 
 
 OFFERS: tuple[FusionOffer, ...] = (
-    FusionOffer("fuse_norm_quant", all_of(QUANTIZED, SCALED, aiter_or_triton("rmsnorm"))),
-    FusionOffer("fuse_act_quant", all_of(QUANTIZED, SCALED, aiter_or_triton("linear"))),
+    FusionOffer("fuse_norm_quant", NORM_QUANT),
+    FusionOffer("fuse_act_quant", ACT_QUANT),
     # The padded norm exists for one width only: that of the gpt-oss models.
+    FusionOffer("fuse_act_padding", all_of(fact("hidden_size", lambda width: width == 2880, "2880"), aiter("rmsnorm"))),
+    FusionOffer("fuse_mla_dual_rms_norm", all_of(MLA, aiter("rmsnorm"))),
     FusionOffer(
-        "fuse_act_padding",
-        all_of(fact("hidden_size", lambda width: width == 2880, "2880"), aiter("rmsnorm", "cdna3", "cdna4")),
-    ),
-    FusionOffer("fuse_mla_dual_rms_norm", all_of(MLA, aiter("rmsnorm", "cdna3", "cdna4"))),
-    FusionOffer("fuse_allreduce_rms", all_of(MANY_RANKS, FREE_ORDER, aiter("custom_ar", "cdna3", "cdna4"))),
-    FusionOffer("fuse_rope_kvcache", all_of(PLAIN_HEADS, aiter_or_triton("mha"))),
-    FusionOffer("fuse_qk_norm_rope_kvcache", all_of(PLAIN_HEADS, COMMON_HEADS, aiter_or_triton("mha"))),
-    FusionOffer("fuse_rope_kvcache_cat_mla", all_of(MLA, aiter_or_triton("mla"))),
-    FusionOffer("fuse_attn_quant", all_of(QUANTIZED, SCALED, aiter_or_triton("mha"))),
-    FusionOffer(
-        "enable_qk_norm_rope_fusion",
+        "fuse_allreduce_rms",
         all_of(
-            fact("dtype", lambda name: name in ("float16", "bfloat16"), "float16 or bfloat16"),
-            COMMON_HEADS,
-            library("triton"),
+            SUMMED_TOGETHER,
+            fact("tensor_parallel_size", lambda ranks: ranks in ALL_REDUCE_RANKS, "2, 4 or 8"),
+            aiter("custom_ar"),
         ),
+        summed_tokens(lambda profile, facts: ALL_REDUCE_BYTES),
     ),
+    FusionOffer("fuse_rope_kvcache", all_of(PLAIN_HEADS, aiter_or_triton("triton_rope")), written_tokens),
+    FusionOffer("fuse_qk_norm_rope_kvcache", all_of(PLAIN_HEADS, COMMON_HEADS, aiter_or_triton("mha")), written_tokens),
+    FusionOffer("fuse_rope_kvcache_cat_mla", all_of(MLA, aiter_or_triton("mla"))),
+    FusionOffer("fuse_attn_quant", aiter_or_triton("mha")),
+    FusionOffer("enable_qk_norm_rope_fusion", all_of(HALVES, COMMON_HEADS, library("triton"))),
+    FusionOffer("enable_sp", MANY_RANKS),
+    FusionOffer("fuse_gemm_comms", MANY_RANKS),
 )

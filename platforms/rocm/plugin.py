@@ -57,7 +57,7 @@ class RocmPlugin(PlatformPlugin):
     def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
         reason = f"{profile.family}: 512, the cap users know; larger graphs cost memory"
         cap = Setting("compilation.capture_cap", 512, reason)
-        return (cap, *batch_settings(profile, facts, frozenset()))
+        return (cap, *_operations(profile, facts), *batch_settings(profile, facts, frozenset()))
 
     def aliases(self) -> Mapping[str, str]:
         from platforms.rocm.switches import ALIASES
@@ -68,3 +68,19 @@ class RocmPlugin(PlatformPlugin):
         from platforms.rocm.runtime import open_device
 
         return open_device(index, self._machine)
+
+
+def _operations(profile: DeviceProfile, facts: Facts) -> tuple[Setting, ...]:
+    """Ops whose kernels are worth a call of their own even where a code generator makes the rest."""
+    from kernels_rocm.needs import aiter
+
+    wanted = []
+    if aiter("rmsnorm")(profile, facts):
+        wanted.append(("+rms_norm", "AITER's norm is faster than a generated one"))
+    elif facts.get("batch_invariant"):
+        wanted.append(("+rms_norm", "batch_invariant: a generated norm may add its terms in another order"))
+    if aiter("linear")(profile, facts):
+        why = "AITER's products take their activations from a kernel"
+        wanted += [("+quantize_static", why), ("+quantize_dynamic", why)]
+    reasons = "; ".join(dict.fromkeys(why for _, why in wanted))
+    return (Setting("compilation.custom_ops", [name for name, _ in wanted], reasons),) if wanted else ()

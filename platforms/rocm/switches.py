@@ -1,13 +1,9 @@
-"""Environment variables users of these devices know, as facts, and the predicate over them.
-
-An installed AITER is used where it can be, unless a variable says no.
-"""
+"""Environment variables users of these devices know, as facts. An installed AITER is used where it can be, unless a
+variable says no."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from platforms.contract import DeviceProfile, Facts, Predicate, Verdict
 
 _PREFIX = "VLLM_ROCM_USE_AITER"
 _PARTS = (
@@ -38,17 +34,3 @@ ALIASES: Mapping[str, str] = {
     "VLLM_ROCM_MOE_PADDING": "moe_padding",
     "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "quick_reduce_quantization",
 }
-
-_NO = ("0", "false", "off", "no")
-
-
-def unless_refused(name: str) -> Predicate:
-    """Yes unless the user set the variable to a no."""
-
-    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
-        value = facts.get(name)
-        if value is None:
-            return Verdict(True, f"{name} not set")
-        return Verdict(str(value).strip().lower() not in _NO, f"{name} = {value}")
-
-    return check

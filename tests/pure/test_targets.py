@@ -19,7 +19,10 @@ TARGETS = [(name, target) for name, plugin in PLUGINS.items() for target in plug
 ACCELERATORS = [row for row in TARGETS if row[0] != "cpu"]
 MODEL = {
     "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
     "batch_invariant": False,
+    "native_ops": frozenset(),
     "hidden_size": 4096,
     "head_dim": 128,
     "dtype": "bfloat16",
@@ -110,6 +113,11 @@ SETS = st.fixed_dictionaries(
     {},
     optional={
         "tensor_parallel_size": st.integers(1, 64),
+        "pipeline_parallel_size": st.integers(1, 4),
+        "data_parallel_size": st.integers(1, 4),
+        "native_ops": st.frozensets(st.sampled_from(["rms_norm", "quantize_static", "silu_and_mul"])),
+        "allreduce_max_size_mb": st.floats(0.001, 1024),
+        "rope_kvcache_max_tokens": st.integers(1, 4096),
         "batch_invariant": st.booleans(),
         "hidden_size": st.sampled_from([64, 2880, 4096]),
         "head_dim": st.integers(1, 512),
@@ -130,6 +138,9 @@ def test_predicates_and_settings_answer_for_every_target_and_any_facts(facts):
         for offer in offers(name).values():
             first, second = offer.when(profile, facts), offer.when(profile, facts)
             assert first == second and first.reason
+            if first and offer.tokens is not None:
+                limit = offer.tokens(profile, facts)
+                assert type(limit) is int and limit == offer.tokens(profile, facts) >= 0
         for level in range(4):
             rows = PLUGINS[name].settings(profile, facts, level)
             assert all(isinstance(row, Setting) and row.reason for row in rows)
@@ -159,13 +170,15 @@ def test_fused_all_reduce_by_architecture_and_ranks(target, ranks, expected):
         assert "batch_invariant" in off.reason and missing.reason == "flashinfer not installed"
 
 
-def test_quantising_fusions_need_a_format_and_a_quantised_model():
-    for rule in ("fuse_norm_quant", "fuse_act_quant"):
-        assert verdict("cuda", "sm_90", rule, quantized=True) and verdict("rocm", "gfx942", rule, quantized=True)
-        assert not verdict("cuda", "sm_80", rule, quantized=True) and not verdict(
-            "rocm", "gfx1100", rule, quantized=True
-        )
-        assert "quantised" in verdict("cuda", "sm_90", rule).reason
+@pytest.mark.parametrize(("name", "target"), TARGETS)
+@pytest.mark.parametrize(("rule", "op"), [("fuse_norm_quant", "rms_norm"), ("fuse_act_quant", "silu_and_mul")])
+def test_quantising_fusions_need_a_kernel_for_one_of_the_two(name, target, rule, op):
+    for rows, expected in [((), False), ((op,), True), (("quantize_static",), True), (("linear", "add"), False)]:
+        found = verdict(name, target, rule, native_ops=frozenset(rows))
+        assert bool(found) is expected
+        assert expected or ("compiler fuses better" in found.reason and f"+{op}" in found.reason)
+    other = "silu_and_mul" if op == "rms_norm" else "rms_norm"
+    assert not verdict(name, target, rule, native_ops=frozenset({other}))
 
 
 @pytest.mark.parametrize(
