@@ -54,7 +54,9 @@ def start_worker(
     phases: Phases,
     offline: bool,
 ) -> Worker:
-    """Raises ``UserError`` where the device does not open, the plan refuses, or memory does not suffice."""
+    """Raises ``UserError`` where the checkpoint cannot be loaded, the device does not open, the plan refuses, or memory
+    does not suffice."""
+    checkpoint.check_loadable()
     with phases("open device"), _as_user_error():
         runtime = plugin.open(index)
     with ExitStack() as stack, _as_user_error():

@@ -23,12 +23,23 @@ __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """``tensors``: exactly those the config asks for, checked, under the Hub's names, in the order of the forward pass;
-    query and key rows are in rotate-half order. ``reads``: how often each was read."""
+    query and key rows are in rotate-half order. None where the linear layers are quantised, see ``check_loadable``.
+    ``reads``: how often each was read."""
 
     path: Path
     config: ModelConfig
     tensors: dict[str, TensorInfo]
     reads: Counter[str] = field(default_factory=Counter)
+
+    def check_loadable(self) -> None:
+        """Raises ``UserError`` for a checkpoint that can be planned for and not be loaded."""
+        scheme = self.config.quantization
+        if scheme is not None:
+            raise UserError(
+                f"{self.path}: the linear layers are stored as {scheme.method} weights ({scheme.storage} per "
+                f"{scheme.weights}); this version plans for {scheme.method} weights and does not load them yet. "
+                "`engine explain` shows the plan; to serve, use a dense or a GGUF checkpoint of the model."
+            )
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +68,7 @@ def open_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         config, found = read_gguf_checkpoint(file, name or file.stem)
     else:
         config, found = read_safetensors_checkpoint(path, name or path.resolve().name)
-    return Checkpoint(path, config, check_tensors(path, config, found))
+    return Checkpoint(path, config, {} if config.quantization else check_tensors(path, config, found))
 
 
 def find_gguf(path: Path) -> Path | None:

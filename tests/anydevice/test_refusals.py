@@ -39,6 +39,17 @@ def test_a_model_nobody_knows_names_the_nearest() -> None:
     assert "SmolLM2-135M-Instruct" in serve("SmolLM-135M-Instruct", "--port", "0")
 
 
+def test_quantised_weights_are_planned_for_and_not_served(tmp_path: Path) -> None:
+    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    tiny(tmp_path, quantization_config=fp8)
+    said = serve(str(tmp_path), "--port", "0")
+    assert str(tmp_path) in said and "does not load them yet" in said and "float8_e4m3fn per tensor" in said
+    command = [sys.executable, "-m", "engine", "explain", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "kernels" in json.loads(done.stdout)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "absent.gguf") in serve(str(tmp_path / "absent.gguf"), "--port", "0")
 
@@ -139,9 +150,7 @@ def test_a_longest_sequence_that_nobody_named_is_held_to_the_kv_cache(tmp_path: 
 def test_H_SCH_03_preemption_changes_no_text(tmp_path: Path) -> None:
     tiny(tmp_path)
     page = 2 * 2 * 16 * 2 * 16 * 4
-    requests = [
-        {"prompt": [7 + n] * 32, "max_tokens": 96, "temperature": 0, "ignore_eos": True} for n in range(6)
-    ]
+    requests = [{"prompt": [7 + n] * 32, "max_tokens": 96, "temperature": 0, "ignore_eos": True} for n in range(6)]
 
     async def together(url: str) -> list[str]:
         async with httpx.AsyncClient(base_url=url, timeout=120) as client:
