@@ -17,7 +17,7 @@ from engine.models.config import (
 )
 from engine.models.experts_hf import only, read_moe
 from engine.models.fields import Fields
-from engine.models.latent_hf import read_mla, read_score_factor
+from engine.models.latent_hf import check_pairs, read_mla, read_score_factor
 from engine.models.quantization_hf import read_quantization
 from engine.models.rope_hf import merge_rope, read_rope
 
@@ -55,7 +55,9 @@ def read_hf(
         rope_values.setdefault("rope_theta", 1e6)
     rope, max_position = read_rope(fields, rope_values, mla.rope if mla else head_dim)
     check_rope(fields, rope, mla.rope if mla else head_dim)
+    quantization = read_quantization(fields)
     if mla:
+        check_pairs(fields, mla, heads, quantization)
         mla = replace(mla, score_factor=read_score_factor(fields, rope_values, rope))
     layers, vocab = fields.integer("num_hidden_layers", most=MAX_LAYERS), fields.integer("vocab_size")
     biased = architecture in BIASED and fields.flag("attention_bias", False)
@@ -80,7 +82,7 @@ def read_hf(
         sliding_window=_window(fields, architecture, layers),
         dtype=_dtype(fields),
         weight_format="dense",
-        quantization=read_quantization(fields),
+        quantization=quantization,
         moe=read_moe(fields, architecture),
         mla=mla,
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from engine.models.config import MAX_HEAD_DIM, Architecture, Mla
 from engine.models.experts_hf import only
 from engine.models.fields import Fields
+from engine.models.quantization import Quantization
 from engine.models.rope import Rope, yarn_scale
 
 
@@ -39,3 +40,17 @@ def read_score_factor(fields: Fields, values: Mapping[str, object], rope: Rope) 
     only(Fields(fields.source, values), "partial_rotary_factor", 1.0)
     weight = Fields(fields.source, values).number("mscale_all_dim", 0.0, above=-1.0)
     return yarn_scale(rope.factor, weight) ** 2 if rope.kind and weight else 1.0
+
+
+def check_pairs(fields: Fields, mla: Mla, heads: int, scheme: Quantization | None) -> None:
+    """Raises ``UserError`` where rotated rows, which loading brings from pairs into halves, would leave the block whose
+    scale is theirs."""
+    if scheme is None or scheme.block is None or not mla.interleaved:
+        return
+    rows = scheme.block[0]
+    starts = [mla.kv_rank, *(head * (mla.nope + mla.rope) + mla.nope for head in range(min(heads, rows)))]
+    if any(start // rows != (start + mla.rope - 1) // rows for start in starts):
+        fields.fail(
+            f"weights have scales for blocks of {rows} rows, and rotated rows of one head ('qk_rope_head_dim' "
+            f"{mla.rope}) lie in two of them; expected them in one"
+        )

@@ -60,8 +60,7 @@ def experts(config: ModelConfig, form: Moe, at: str, shapes: Shapes, linear: Lin
 
 def in_halves(config: ModelConfig, info: TensorInfo) -> TensorInfo:
     """With its rotated rows marked, where the checkpoint keeps them in pairs. What has one value for each output row,
-    scales included, follows its weight; rows keep their block's scale, since ``read_mla`` admits no block that they
-    would leave."""
+    scales included, follows its weight; rows stay in their block (``check_pairs``)."""
     form, module = config.mla, info.name.split(".")[-2:][0]
     if form is None or not form.interleaved or not info.shape:
         return info
