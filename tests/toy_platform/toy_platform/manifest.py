@@ -15,13 +15,15 @@ def wanted(profile: DeviceProfile, facts: Facts) -> Verdict:
 
 def float32(profile: DeviceProfile, facts: Facts) -> Verdict:
     """The chip has one floating type."""
-    found = sorted({name for name in facts["call_dtypes"] if "float" in name})
+    found = sorted({name for name in facts.get("call_dtypes", ()) if "float" in name})
     text = f"floating inputs are {' and '.join(found) or 'none'}"
     return Verdict(found == ["float32"], text if found == ["float32"] else f"{text}, needs float32")
 
 
 def tile_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     """One tile of rows and the weight lie in scratch memory at once."""
+    if "call_shapes" not in facts:
+        return Verdict(False, "call_shapes unknown")
     hidden = facts["call_shapes"][1][0]
     need, have = (profile.limits["tile_rows"] + 1) * hidden * _FLOAT32, profile.limits["scratch_bytes"]
     return Verdict(need <= have, f"scratch_bytes {have} {'>=' if need <= have else '<'} {need}")
@@ -29,12 +31,16 @@ def tile_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
 
 def head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     """A head is no longer than the chip's registers."""
+    if "head_dim" not in facts:
+        return Verdict(False, "head_dim unknown")
     need, have = facts["head_dim"], profile.limits["head_dim"]
-    return Verdict(need <= have, f"head size {need} {'<=' if need <= have else '>'} {have}")
+    return Verdict(need <= have, f"head_dim {need} {'<=' if need <= have else '>'} {have}")
 
 
 def whole_heads(profile: DeviceProfile, facts: Facts) -> Verdict:
     """The kernel turns a head entirely or not at all."""
+    if "call_shapes" not in facts:
+        return Verdict(False, "call_shapes unknown")
     turned, head = facts["call_shapes"][2][1], facts["head_dim"]
     return Verdict(turned == head, f"{turned} of {head} elements of a head are turned")
 
