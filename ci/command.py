@@ -63,7 +63,7 @@ def table(rows: Sequence[Row]) -> str:
     """What ``list`` prints."""
     from engine.table import lay_out, terminal
 
-    cells = [("row", "device", "products", "tiers", "runner")]
+    cells: list[tuple[str, ...]] = [("row", "device", "products", "tiers", "runner")]
     for row in rows:
         names = (", ".join(values) or "–" for values in (row.products, row.tiers, row.labels))
         cells.append((row.name, f"{row.platform}:{row.target}", *names))

@@ -103,7 +103,8 @@ def _row(path: str, number: int, fields: Mapping[str, Any], defaults: Mapping[st
         raise UserError(f"{where}: missing {', '.join(missing)}")
     for name, value in merged.items():
         _checked(where, name, value)
-    row = Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in merged.items()})
+    values: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in merged.items()}
+    row = Row(**values)
     if not _NAME.fullmatch(row.name):
         raise UserError(f"{where}: name = {row.name!r}; use lower case letters, digits, - and _, a letter first")
     if not _IMAGE.fullmatch(row.image):

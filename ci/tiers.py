@@ -92,13 +92,15 @@ def run_tier(tier: Tier, platform: str, root: Path, end: float | None = None) ->
 
 
 def count_tests(report: Path) -> tuple[int, int, str]:
-    """(executed, skipped, what is wrong with the report) of a JUnit file as pytest writes it."""
+    """(executed, skipped, what is wrong with the report) of a JUnit file as pytest writes it. What could not be
+    imported or set up was not executed."""
     try:
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    except (OSError, ElementTree.ParseError) as error:
-        return 0, 0, f"pytest left no report that can be read: {error}"
-    skipped = sum(case.find("skipped") is not None for case in cases)
-    return len(cases) - skipped, skipped, ""
+        suites = list(ElementTree.parse(report).iter("testsuite"))
+        counts = [sum(int(suite.attrib[name]) for suite in suites) for name in ("tests", "skipped", "errors")]
+    except (OSError, ElementTree.ParseError, KeyError, ValueError) as error:
+        return 0, 0, f"pytest left no report that can be read: {error!r}"
+    tests, skipped, errors = counts
+    return max(tests - skipped - errors, 0), skipped, ""
 
 
 def _ended(name: str, code: int) -> str:
