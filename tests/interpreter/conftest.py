@@ -1,0 +1,12 @@
+"""Kernels on the interpreter: a process of its own, since one that interprets can compile nothing."""
+
+import os
+
+import pytest
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    raise pytest.UsageError("tests/interpreter runs with TRITON_INTERPRET=1 set; tests/anydevice/test_triton.py does it")
+
+from tests.interpreter.repairs import repair
+
+repair()
