@@ -116,7 +116,8 @@ def _no_driver(subject: Subject) -> str:
     return "no heavy library loaded, no device file left open"
 
 
-def _checked_profile(where: str, profile: DeviceProfile, platform: str, origin: str) -> None:
+def checked_profile(where: str, profile: DeviceProfile, platform: str, origin: str) -> None:
+    """Raises ``Wrong`` where a profile is incomplete or does not survive JSON."""
     import json
 
     if DeviceProfile.from_json(json.loads(json.dumps(profile.to_json()))) != profile:
@@ -132,7 +133,7 @@ def _profiles(subject: Subject) -> str:
     """Without a device there is no profile to look at."""
     subject.need_device()
     for at, profile in enumerate(subject.devices):
-        _checked_profile(f"the probe's device {at}", profile, subject.plugin.name, "probed")
+        checked_profile(f"the probe's device {at}", profile, subject.plugin.name, "probed")
     return f"{len(subject.devices)} devices"
 
 
@@ -142,7 +143,7 @@ def _targets(subject: Subject) -> str:
     for name, profile in subject.targets.items():
         if not re.fullmatch(r"[\w.+-]+", name):
             raise Wrong(f"target {name!r} cannot be written as --platform {subject.plugin.name}:TARGET")
-        _checked_profile(f"target {name}", profile, subject.plugin.name, "described")
+        checked_profile(f"target {name}", profile, subject.plugin.name, "described")
         if profile.memory_bytes <= 0:
             raise Wrong(f"target {name} has {profile.memory_bytes} bytes of memory")
     return ", ".join(subject.targets)

@@ -50,8 +50,9 @@ def misfit(found: Sequence[Any], expected: Sequence[Spec]) -> str:
 
 
 def difference(found: Any, expected: Any, bound: tuple[float, float], on: object) -> str:
-    """By how much a result misses, or nothing. ``bound``: relative and absolute; ``on``: which call it was. Tensors on the host, of one shape; both NaN is a miss. A bound without
-    an absolute part is on what ``expected`` rounds to in the result's dtype."""
+    """By how much a result misses, or nothing. ``bound``: relative and absolute; ``on``: which call it was. Tensors on
+    the host, of one shape; both NaN is a miss. A bound without an absolute part is on what ``expected`` rounds to in
+    the result's dtype."""
     import torch
 
     relative, absolute = bound
