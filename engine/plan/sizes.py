@@ -96,11 +96,10 @@ def decide_captures(ledger: Ledger, graphs: str) -> None:
     if idle and (sizes or maximum):
         ledger.warnings.append(f"capture sizes were given, but nothing is captured: {idle}.")
     found = sorted(set(sizes)) if sizes else capture_sizes(seqs, tokens, maximum, cap)
-    given = ledger.wish("compilation.capture_sizes" if sizes else "compilation.max_capture_size")
-    if sizes or maximum:
-        chosen = Decision("compilation.capture_sizes", found, given.origin, idle or "asked for")
-    else:
-        chosen = Decision("compilation.capture_sizes", [] if idle else found, "derived", idle or "from max_num_seqs")
-    ledger.settle(chosen)
-    largest = max(chosen.value, default=0)
-    ledger.settle(Decision("compilation.max_capture_size", largest, "derived", idle or "the largest capture size"))
+    keys = ("compilation.capture_sizes", "compilation.max_capture_size")
+    wishes = {key: ledger.wish(key) for key in keys if ledger.user(key) is not None}
+    values = ([] if idle and not wishes else found, max(found) if wishes or not idle else 0)
+    reasons = ("from max_capture_size" if maximum else "from max_num_seqs", "the largest capture size")
+    for key, value, reason in zip(keys, values, reasons, strict=True):
+        origin = wishes[key].origin if key in wishes else "derived"
+        ledger.settle(Decision(key, value, origin, idle or ("asked for" if key in wishes else reason)))

@@ -60,7 +60,7 @@ def test_a_draft_needs_uniform_batches() -> None:
     assert effective("FULL_AND_PIECEWISE", Surroundings("single", False, query=4))[0] == "NONE"
 
 
-@pytest.mark.parametrize(("mode", "support", "pieces"), product(PARTS, SUPPORT, (True, False)))
+@pytest.mark.parametrize(("mode", "support", "pieces"), list(product(PARTS, SUPPORT, (True, False))))
 def test_no_downgrade_promises_more_and_none_is_done_twice(mode: str, support: str, pieces: bool) -> None:
     around = Surroundings(support, pieces)  # type: ignore[arg-type]
     found, _ = effective(mode, around)
