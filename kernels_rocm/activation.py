@@ -21,7 +21,8 @@ def silu_and_mul_quantize_dynamic(
     """As the fused op, with a float32 scale per group of ``columns``. Raises ``ValueError`` for a scale per row and
     for powers of two, which the kernel cannot make."""
     if not columns or power_of_two:
-        raise ValueError(f"columns={columns}, power_of_two={power_of_two}: this kernel has plain scales of groups only")
+        asked = "scales that are powers of two" if power_of_two else "a scale per row"
+        raise ValueError(f"{asked}: this kernel has no such option")
     call = function("aiter.ops.activation", "silu_and_mul_quant", "out", "input", "scale", "group_size")
     shape = (*x.shape[:-1], x.shape[-1] // 2)
     stored = torch.empty(shape, dtype=getattr(torch, storage), device=x.device)
