@@ -43,4 +43,4 @@ MLA = replace(
     rope=replace(MODEL.rope, dim=64),
     mla=Mla(q_rank=1536, kv_rank=512, nope=128, rope=64, value=128),
 )
-MODELS: tuple[ModelConfig, ...] = (LLAMA, QWEN3, STATIC, BLOCK, INT8)
+MODELS: tuple[ModelConfig, ...] = (LLAMA, QWEN3, STATIC, BLOCK, INT8, MOE, MLA)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -18,58 +16,75 @@ sys.path.insert(0, str(ROOT))
 
 from engine.models.config import ModelConfig  # noqa: E402
 from engine.plan import plan_for  # noqa: E402
-from engine.plan_values import Given, Plan  # noqa: E402
+from engine.plan_values import FusionReport, Given, Plan  # noqa: E402
+from engine.table import written  # noqa: E402
 from platforms.discovery import candidates  # noqa: E402
-from tests.profiles import MODEL  # noqa: E402
+from tests.model_configs import LLAMA, MODELS, STATIC  # noqa: E402
 
 FOLDER = ROOT / "tests/golden/plans"
-SIZES = {"hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
-LLAMA = dataclasses.replace(MODEL, name="llama", dtype="bfloat16", **SIZES)
-MODELS: tuple[ModelConfig, ...] = (LLAMA, dataclasses.replace(LLAMA, name="qwen3", architecture="qwen3", qk_norm=True))
+RUNS: tuple[tuple[str, ModelConfig, int], ...] = (
+    *((model.name, model, 1) for model in MODELS),
+    *((f"{model.name} tp2", model, 2) for model in (LLAMA, STATIC)),
+)
+"""Name, model, ranks."""
 OWN = ("cuda", "rocm", "cpu")
 PLUGINS = {row.name: row.plugin for row in candidates() if row.name in OWN and row.plugin}
 TARGETS = [(name, target) for name, plugin in PLUGINS.items() for target in plugin.targets()]
 
 
-def brief(plan: Plan) -> dict[str, object]:
-    """What a reviewer wants to see of a plan; equal parts of two levels read equal."""
+def brief(plan: Plan) -> dict[str, dict[str, object]]:
+    """What a reviewer wants to see of a plan; equal parts of two plans read equal."""
     return {
-        "settings": {key: row.value for key, row in plan.decisions.items() if "pass_config" not in key},
-        "kernels": {f"{row.op} x{row.count}": row.chosen for row in plan.kernels},
-        "fusions": {
-            row.rule: f"{'on' if row.matched else 'off'}: {row.reason}" for row in plan.fusions if row.requested
-        },
-        "warnings": list(plan.warnings),
+        "settings": {key: short(row.value) for key, row in plan.decisions.items() if ".fuse_" not in key},
+        "kernels": {f"{row.op} ×{row.count}": row.chosen for row in plan.kernels},
+        "fusions": {row.rule: state(row, plan.ranges[-1].end) for row in plan.fusions if row.requested},
+        "warnings": dict(enumerate(plan.warnings)),
     }
 
 
+def state(row: FusionReport, most: int) -> str:
+    if not row.matched:
+        return f"off: {row.reason}"
+    first, last = row.ranges[0][0], row.ranges[-1][1]
+    held = "" if (first, last) == (1, most) else f" in steps of {first}..{last}"
+    return f"on ×{row.matched}{held}: {row.reason}"
+
+
+def short(value: object) -> object:
+    return written(value) if isinstance(value, (list, tuple)) else value
+
+
 def golden(name: str, target: str) -> str:
+    """The first run at -O0 in full, its other levels as what each changes, and every other run as what differs from
+    the first at the same level."""
     plugin = PLUGINS[name]
     profile = plugin.targets()[target]
     rows: dict[str, object] = {}
-    for model in MODELS:
-        base: dict[str, object] = {}
+    first: list[dict[str, dict[str, object]]] = []
+    for title, model, ranks in RUNS:
         for level in range(4):
-            found = brief(plan_for(plugin, profile, model, {"optimization_level": Given(level, "command line")}))
-            rows[f"{model.name} -O{level}"] = changes(base, found) if level else found
-            base = found
-    text = json.dumps(rows, indent=1, default=list)
-    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + " ".join(found[1].split()) + "]", text) + "\n"
+            given = {
+                "optimization_level": Given(level, "command line"),
+                "parallel.tensor_parallel_size": Given(ranks, "command line"),
+            }
+            found = brief(plan_for(plugin, profile, model, given))
+            if len(first) == 4:
+                rows[f"{title} -O{level}"] = changes(first[level], found)
+            else:
+                rows[f"{title} -O{level}"] = changes(first[-1], found) if first else found
+                first.append(found)
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
-def changes(old: dict[str, object], new: dict[str, object]) -> dict[str, object]:
-    """Only what differs from the level below."""
+def changes(old: dict[str, dict[str, object]], new: dict[str, dict[str, object]]) -> dict[str, object]:
+    """Only what differs."""
     found: dict[str, object] = {}
     for part, value in new.items():
-        if isinstance(value, dict):
-            before = old[part]
-            assert isinstance(before, dict)
-            changed = {key: row for key, row in value.items() if before.get(key) != row}
-            changed |= {f"without {key}": before[key] for key in before if key not in value}
-            if changed:
-                found[part] = changed
-        elif value != old[part]:
-            found[part] = value
+        before = old[part]
+        changed = {key: row for key, row in value.items() if before.get(key) != row}
+        changed |= {f"without {key}": before[key] for key in before if key not in value}
+        if changed:
+            found[part] = changed
     return found
 
 
