@@ -23,6 +23,7 @@ class Subject:
     def __init__(self, plugin: PlatformPlugin, request: str, source: str) -> None:
         self.plugin, self.request, self.source = plugin, request, source
         self.plans: dict[Any, Any] = {}
+        self.served: dict[Any, Any] = {}
 
     def checks(self, chapters: tuple[str, ...] = CHAPTERS) -> tuple[Check, ...]:
         return tuple(row for chapter in chapters for row in self._chapter(chapter))
