@@ -1,0 +1,1 @@
+"""Platforms with one fault each."""
