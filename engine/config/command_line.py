@@ -24,16 +24,19 @@ MODEL = BY_KEY["model.name"]
 
 @dataclass(slots=True)
 class CommandLine:
-    """What the words after a subcommand say. ``switches``: those of the subcommand itself that were given."""
+    """What the words after a subcommand say. ``switches``: those of the subcommand itself that were given, with the
+    words that came with each."""
 
     values: Assignments
     config: str | None = None
-    switches: set[str] = field(default_factory=set)
+    switches: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read(words: Sequence[str], command: str, switches: Sequence[str] = ()) -> CommandLine:
-    """Raises ``UserError`` naming the word it cannot read. ``switches``: flags without a value, such as ``--json``."""
+    """Raises ``UserError`` naming the word it cannot read. ``switches``: flags of the subcommand itself as its help
+    writes them, such as ``--json`` or ``--diff A B``; a capital word stands for one value."""
     line = CommandLine(Assignments("command line"))
+    own = {usage.split()[0]: usage.split()[1:] for usage in switches}
     queue, model = list(words), ""
     while queue:
         word = queue.pop(0)
@@ -42,8 +45,9 @@ def read(words: Sequence[str], command: str, switches: Sequence[str] = ()) -> Co
                 raise UserError(f"unexpected word {word!r}: the model is {model!r} already")
             model = word
             line.values.assign(MODEL, word, "MODEL")
-        elif word in switches:
-            line.switches.add(word)
+        elif word.partition("=")[0] in own:
+            name = word.partition("=")[0]
+            line.switches[name] = _switch(word, own[name], queue)
         elif word.partition("=")[0] == "--config":
             _config(line, word, queue)
         elif word[:2] in ("-O", "-o"):
@@ -51,6 +55,20 @@ def read(words: Sequence[str], command: str, switches: Sequence[str] = ()) -> Co
         else:
             _flag(line.values, word, queue, command)
     return line
+
+
+def _switch(word: str, wanted: Sequence[str], queue: list[str]) -> tuple[str, ...]:
+    """A single value may follow ``=``. Several are taken as they come, since a value may look like a flag there."""
+    name, given, value = word.partition("=")
+    usage = " ".join([name, *wanted])
+    if given and len(wanted) != 1:
+        raise UserError(f"{word}: write {usage}")
+    if given and value:
+        return (value,)
+    taken = [queue.pop(0) for _ in wanted if queue] if not given else []
+    if len(taken) < len(wanted) or (len(wanted) == 1 and _is_flag(taken[0])):
+        raise UserError(f"{word} needs {usage.partition(' ')[2]}: {usage}; found {' '.join(taken) or 'nothing'}")
+    return tuple(taken)
 
 
 def _config(line: CommandLine, word: str, queue: list[str]) -> None:

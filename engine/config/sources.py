@@ -17,11 +17,11 @@ from engine.plan_values import Given
 @dataclass(frozen=True, slots=True)
 class Collected:
     """``given``: canonical key → value and origin, for what somebody asked for and nothing else. ``warnings``: lines
-    for the log. ``switches``: flags of the subcommand itself."""
+    for the log. ``switches``: flags of the subcommand itself that were given, with their values."""
 
     given: dict[str, Given]
     warnings: tuple[str, ...] = ()
-    switches: frozenset[str] = field(default_factory=frozenset)
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def collect(
@@ -37,7 +37,7 @@ def collect(
         from engine.config.file import read_file
 
         sources.insert(0, read_file(line.config))
-    return Collected(merge(*sources), tuple(warnings), frozenset(line.switches))
+    return Collected(merge(*sources), tuple(warnings), line.switches)
 
 
 def from_keywords(**keywords: Any) -> dict[str, Given]:

@@ -27,13 +27,14 @@ class Model:
     origin: str
 
 
-def resolve_model(name: str | None) -> Model:
-    """``name``: a path, the built-in model, a downloaded Hub repository, or ``None`` for the built-in model. Raises
-    ``UserError`` with the nearest names."""
+def resolve_model(name: str | None, *, weights: bool = True) -> Model:
+    """``name``: a path, the built-in model, a downloaded Hub repository, or ``None`` for the built-in model.
+    ``weights``: ``False`` where a file like ``config.json`` alone is enough. Raises ``UserError`` with the nearest
+    names."""
     if name is None:
         return _builtin("no model named: the built-in one")
     if os.path.exists(name):
-        return _at_path(Path(name))
+        return _at_path(Path(name), weights)
     if is_builtin(name):
         return _builtin("the built-in model")
     snapshot = find_snapshot(name)
@@ -66,8 +67,14 @@ def _builtin(origin: str) -> Model:
     return Model(path, BUILTIN, origin)
 
 
-def _at_path(path: Path) -> Model:
+def _at_path(path: Path, weights: bool = True) -> Model:
     if path.is_file():
+        if path.suffix.lower() == ".json" and not weights:
+            alone = path.resolve().parent.name if path.name == "config.json" else ""
+            return Model(path, alone or path.stem, "its config alone, without weights")
+        if path.suffix.lower() == ".json":
+            raise UserError(f"{path}: describes a model and holds none of it; name its directory (it can be planned "
+                            "for as it is: `engine explain`)")
         if path.suffix.lower() != ".gguf":
             raise UserError(f"{path}: a model is a .gguf file or a directory; this is neither")
         return Model(path, path.stem, "file")

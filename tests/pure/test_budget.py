@@ -13,7 +13,15 @@ import pytest
 
 SECONDS, RUNS, ROUNDS = 0.5, 5, 3
 HEAVY = {"torch", "numpy", "rich", "gguf", "huggingface_hub", "pydantic", "transformers", "tokenizers", "yaml"}
-WORDS = [["explain"], ["explain", "--json", "-O1"], ["platforms"], ["platforms", "--json"]]
+WORDS = [
+    ["explain"],
+    ["explain", "--json", "-O1"],
+    ["explain", "--as-flags"],
+    ["explain", "--diff", "-O0", "-O2"],
+    ["platforms"],
+    ["platforms", "--json"],
+]
+MORE = [["explain", "--html", os.devnull], ["serve", "--help=all"], ["--version"]]
 
 
 def seconds(words: list[str]) -> float:
@@ -37,7 +45,7 @@ def test_answers_within_the_budget(words: list[str]) -> None:
     assert statistics.median(rounds[-1]) <= SECONDS, rounds
 
 
-@pytest.mark.parametrize("words", [*WORDS, ["serve", "--help=all"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize("words", [*WORDS, *MORE], ids=" ".join)
 def test_loads_nothing_heavy(words: list[str]) -> None:
     script = f"import sys; from engine.cli import main; code = main({words!r}); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

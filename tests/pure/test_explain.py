@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_plans import toy_plan
+from toy_plans import ABLE, PROFILE, toy_model, toy_plan
 
-from engine.config import BY_KEY
+from engine.config import BY_KEY, collect
 from engine.explain import Row, render, render_rows, summary
-from engine.plan import Tables
+from engine.explain.same import twins_of
+from engine.plan import Observations, Tables, make_plan, model_facts
+from engine.plan_values import Given, Plan
 from engine.table import TIED, lay_out, written
 
 PLANS = {
@@ -63,9 +66,30 @@ def test_wide_text_states_each_decision_in_one_line() -> None:
     assert "-cc.graph_mode FULL_AND_PIECEWISE level -O2" in lines
     assert "rms_norm ×5 quick any call" in lines
     assert "magic: isa.magic absent" in lines and "old: says yes, lower priority" in lines
-    assert "fuse_rope_kvcache active level ×2, rows fit one tile" in lines
-    assert any(line.startswith("fuse_norm_quant unavailable level") for line in lines)
-    assert any(line.startswith("enable_sp off level") for line in lines)
+    assert "requested eligible matched why" in lines
+    assert "fuse_rope_kvcache level yes ×2 rows fit one tile" in lines
+    assert any(line.startswith("fuse_norm_quant level no – ") for line in lines)
+    assert any(line.startswith("enable_sp no no – ") for line in lines)
+
+
+def test_H_OPT_08_equal_levels_are_told() -> None:
+    text = flat(render(PLANS["able"], 200, False, twins=[3]))
+    assert "-O3 gives the same plan as -O2 here" in text
+    assert "-O1, -O3 give the same plan as -O2 here" in flat(render(PLANS["able"], 200, False, twins=[1, 3]))
+    assert "same plan" not in render(PLANS["able"], 200, False)
+
+
+def test_H_OPT_08_levels_are_equal_iff_they_run_the_same() -> None:
+    def found(level: int, *words: str) -> list[int]:
+        given = collect([f"-O{level}", *words], {}).given
+        return twins_of(toy_of(given), given, toy_of)
+
+    def toy_of(given: Mapping[str, Given]) -> Plan:
+        return make_plan(PROFILE, model_facts(toy_model()), given, ABLE, Observations())
+
+    assert [found(level) for level in range(4)] == [[], [], [3], [2]]
+    by_hand = ["--enforce-eager", "--kernel-config.autotune=true", "-cc.pass_config.fuse_rope_kvcache=false"]
+    assert found(0, *by_hand) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

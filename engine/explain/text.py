@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.config.fields import BY_KEY, FUSE
 from engine.config.names import FUSION
+from engine.explain.same import LEVEL
 from engine.levels import LEVELS
 from engine.plan_values import FusionReport, KernelChoice, Plan
 from engine.table import BOLD, CYAN, DIM, GREEN, TIED, YELLOW, coloured, lay_out, written
@@ -26,7 +27,7 @@ class Row:
 def summary(plan: Plan, why: str = "") -> list[Row]:
     """What a person wants to know at start-up, every optimisation that is off included. ``why``: how the platform was
     chosen. Callers add rows of their own and print all with ``render_rows``."""
-    rows = [Row("platform", _device(plan), why), _level(plan)]
+    rows = [Row("platform", device_line(plan), why), _level(plan)]
     rows += [Row(label, written(plan[key]), plan.decisions[key].reason) for label, key in _HEADLINES]
     native = sum(choice.count for choice in plan.kernels if choice.target)
     total = sum(choice.count for choice in plan.kernels)
@@ -55,10 +56,13 @@ def render_rows(rows: Sequence[Row], width: int, color: bool) -> str:
     return "\n".join(lay_out(cells, width, paint=paint if color else None))
 
 
-def render(plan: Plan, width: int, color: bool, why: str = "", about: Sequence[Row] = ()) -> str:
-    """Everything, in columns that fit ``width``; reasons wrap and are never cut. ``about``: rows to begin with."""
-    states = {"active": GREEN, "unavailable": YELLOW, "no match": YELLOW, "off": DIM, "reference": DIM, "default": DIM}
-    states |= dict.fromkeys(ASKED, CYAN)
+def render(
+    plan: Plan, width: int, color: bool, why: str = "", about: Sequence[Row] = (), twins: Sequence[int] = ()
+) -> str:
+    """Everything, in columns that fit ``width``; reasons wrap and are never cut. ``about``: rows to begin with.
+    ``twins``: other levels with the same plan."""
+    states = {"yes": GREEN, "no": YELLOW, "reference": DIM, "default": DIM, "–": DIM}
+    states |= dict.fromkeys(ASKED, CYAN) | dict.fromkeys(FUSION_COLUMNS[1:], BOLD)
 
     def lines(rows: Sequence[Sequence[str]]) -> list[str]:
         def paint(column: int, text: str) -> str:
@@ -69,17 +73,17 @@ def render(plan: Plan, width: int, color: bool, why: str = "", about: Sequence[R
     def block(title: str, body: Sequence[str]) -> list[str]:
         return ["\n".join([coloured(title, BOLD if color else ""), *body])] if body else []
 
-    head = [*about, Row("platform", _device(plan), why), _level(plan), Row("fingerprint", plan.hash or "–")]
+    head = [*about, Row("platform", device_line(plan), why), _level(plan), *_twins(plan, twins)]
+    head.append(Row("fingerprint", plan.hash or "–"))
     blocks = block("Plan", lines([(row.label, row.value, row.reason) for row in head]))
-    groups = _groups(plan)
-    settings = lines([_setting(plan, key) for keys in groups.values() for key in keys])
+    groups = setting_groups(plan)
+    settings = lines([setting_cells(plan, key) for keys in groups.values() for key in keys])
     for title, keys in groups.items():
         blocks += block(title, settings[: len(keys)])
         settings = settings[len(keys) :]
-    kernels = _by_op(plan)
-    several = {choice.op for choice, _ in kernels if sum(other.op == choice.op for other, _ in kernels) > 1}
-    blocks += block("Kernels", lines([_kernel(choice, count, choice.op in several) for choice, count in kernels]))
-    blocks += block("Fusions", lines([(row.rule, _state(row), row.origin, _fusion(plan, row)) for row in plan.fusions]))
+    blocks += block("Kernels", lines(kernel_rows(plan)))
+    fusions = [FUSION_COLUMNS, *(fusion_cells(plan, row) for row in plan.fusions)] if plan.fusions else []
+    blocks += block("Fusions", lines(fusions))
     blocks += block("Warnings", lines([(f"{number}.", text) for number, text in enumerate(plan.warnings, 1)]))
     return "\n\n".join(blocks) + "\n"
 
@@ -88,18 +92,25 @@ _HEADLINES = (("compile mode", "compilation.mode"), ("graph mode", "compilation.
 
 
 def _level(plan: Plan) -> Row:
-    decision = plan.decisions["optimization_level"]
+    decision = plan.decisions[LEVEL]
     return Row("level", f"-O{decision.value}", f"{LEVELS[decision.value].purpose} ({decision.origin})")
 
 
-def _device(plan: Plan) -> str:
+def _twins(plan: Plan, twins: Sequence[int]) -> list[Row]:
+    if not twins:
+        return []
+    names = ", ".join(f"-O{number}" for number in twins)
+    return [Row("", names, f"{'gives' if len(twins) == 1 else 'give'} the same plan as -O{plan[LEVEL]} here")]
+
+
+def device_line(plan: Plan) -> str:
     profile = plan.profile
     memory = f"{profile.memory_bytes / 2**30:.0f} GiB" if profile.memory_bytes else ""
     facts = (profile.product, f"{profile.arch} ({profile.family})", memory, profile.origin)
     return f"{profile.platform}: " + ", ".join(fact for fact in facts if fact)
 
 
-def _groups(plan: Plan) -> dict[str, list[str]]:
+def setting_groups(plan: Plan) -> dict[str, list[str]]:
     """Keys of decisions by the group of their field, in the order of the fields; fusions have a table of their own."""
     groups: dict[str, list[str]] = {}
     known = [key for key in BY_KEY if key in plan.decisions and BY_KEY[key].group != FUSE]
@@ -109,7 +120,7 @@ def _groups(plan: Plan) -> dict[str, list[str]]:
     return groups
 
 
-def _setting(plan: Plan, key: str) -> tuple[str, ...]:
+def setting_cells(plan: Plan, key: str) -> tuple[str, ...]:
     row = plan.decisions[key]
     flag = BY_KEY[key].flag if key in BY_KEY else key
     return flag, written(row.value), row.origin, "" if row.reason in (row.origin, "asked for") else row.reason
@@ -124,6 +135,13 @@ def _by_op(plan: Plan) -> list[tuple[KernelChoice, int]]:
     return list(found.values())
 
 
+def kernel_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Op, calls, who computes them, and why, with a line for every row of the table that does not."""
+    kernels = _by_op(plan)
+    several = {choice.op for choice, _ in kernels if sum(other.op == choice.op for other, _ in kernels) > 1}
+    return [_kernel(choice, count, choice.op in several) for choice, count in kernels]
+
+
 def _kernel(choice: KernelChoice, count: int, several: bool) -> tuple[str, ...]:
     calls = [f"such as {choice.call}"] if several else []
     willing = "says yes, lower priority" if choice.target and not choice.reason.startswith("asked for") else "says yes"
@@ -135,19 +153,25 @@ def _kernel(choice: KernelChoice, count: int, several: bool) -> tuple[str, ...]:
     return choice.op, f"×{count}", choice.chosen, "\n".join([choice.reason, *calls, *others])
 
 
-def _state(row: FusionReport) -> str:
-    if row.matched:
-        return "active"
-    if not row.requested:
-        return "off"
-    return "no match" if row.eligible else "unavailable"
+FUSION_COLUMNS = ("", "requested", "eligible", "matched", "why")
 
 
-def _fusion(plan: Plan, row: FusionReport) -> str:
-    """Why the device can or cannot, and why it was asked for or not, where that is another reason."""
+def fusion_cells(plan: Plan, row: FusionReport) -> tuple[str, ...]:
+    """One line of the table of fusions: its name, who requested it, whether it could act, how often it did, and why,
+    both of the device and of the request where they are two."""
     decision = plan.decisions.get(FUSION + row.rule)
     asked = [decision.reason] if decision and decision.reason not in (row.reason, "asked for") else []
-    return "\n".join([f"×{row.matched}, {row.reason}" if row.matched else row.reason, *asked])
+    matched = f"×{row.matched}" if row.matched else "–"
+    requested = row.origin if row.requested else "no"
+    eligible = "yes" if row.eligible else "no"
+    return row.rule, requested, eligible, matched, "\n".join([row.reason, *sizes_of_steps(plan, row), *asked])
+
+
+def sizes_of_steps(plan: Plan, row: FusionReport) -> list[str]:
+    """In which steps a fusion acts, where steps of different sizes run different programs."""
+    if len(plan.ranges) == 1:
+        return []
+    return [f"in steps of {start} to {end} tokens: ×{places}" for start, end, places in row.ranges]
 
 
 def _off(plan: Plan) -> dict[str, list[str]]:
