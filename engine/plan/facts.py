@@ -38,15 +38,15 @@ def model_facts(model: ModelConfig) -> dict[str, Any]:
 
 
 def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str) -> Decision:
-    """The dtype in which the device multiplies quantised weights, ``""`` where they are unpacked."""
+    """The dtype in which the device multiplies quantised weights, ``None`` where they are unpacked."""
     key, scheme = "model.quantization", model.quantization
     if scheme is None:
-        return Decision(key, "", "derived", "the linear layers are stored dense")
+        return Decision(key, None, "derived", "the linear layers are stored dense")
     words = f"{scheme.method}, {scheme.storage} weights per {scheme.weights}, activations {scheme.activations}"
     if scheme.activations == "none":
-        return Decision(key, "", "derived", f"{words}: unpacked to {dtype}")
+        return Decision(key, None, "derived", f"{words}: unpacked to {dtype}")
     for flavour in FLAVOURS.get(scheme.storage, ()):
         if FEATURES[flavour] in profile.features:
             return Decision(key, flavour, "derived", f"{words}; the device multiplies {flavour}")
     wanted = " or ".join(FEATURES[flavour] for flavour in FLAVOURS.get(scheme.storage, ())) or scheme.storage
-    return Decision(key, "", "derived", f"{words}: unpacked to {dtype}, the device has no {wanted}")
+    return Decision(key, None, "derived", f"{words}: unpacked to {dtype}, the device has no {wanted}")

@@ -35,9 +35,9 @@ class _Rule:
 
     @property
     def words(self) -> str:
-        """What the first pattern consists of."""
-        ops = [line.split("(")[0] for line in self.variants[0].pattern] if self.variants else ["such calls"]
-        return " + ".join(ops)
+        """What the shortest pattern consists of."""
+        shortest = min((variant.pattern for variant in self.variants), key=len)
+        return " + ".join(line.split("(")[0] for line in shortest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def make_plan(
     mode = ledger.decisions["compilation.mode"].value
     base = pieces.decide_custom_ops(ledger, mode, model)
     dtype = sizes.decide_dtype(ledger, profile, model)
-    storage = ledger.settle(decide_storage(profile, model, dtype))
+    storage = ledger.settle(decide_storage(profile, model, dtype)) or ""
     sizes.decide_cache(ledger, dtype)
     sizes.decide_scheduler(ledger, model)
     for key in ("kernels", "kernel_pins", "batch_invariant", *(key for key in BY_KEY if key.startswith("parallel."))):
