@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
+from engine.models.moe import SHARED, expert_names
 
 
 def check_ranks(model: ModelConfig, ranks: int) -> None:
@@ -42,9 +43,10 @@ def _widths(model: ModelConfig) -> Iterator[tuple[str, int, str]]:
     if moe is None or moe.dense_layers:
         yield "intermediate_size", model.intermediate_size, "mlp.down_proj"
     if moe is not None:
-        yield "the experts' width", moe.expert_size, "mlp.experts.0.down_proj"
+        names = expert_names(model)
+        yield "the experts' width", moe.expert_size, names.module(0, names.down)
         if moe.shared_size:
-            yield "the shared experts' width", moe.shared_size, "mlp.shared_experts.down_proj"
+            yield "the shared experts' width", moe.shared_size, f"{SHARED}.down_proj"
 
 
 def _cut_blocks(model: ModelConfig, ranks: int) -> Iterator[str]:

@@ -191,7 +191,8 @@ def scaled_linear(
     wide = torch.float32 if x.element_size() == 1 and x.is_floating_point() else torch.float64
     (out, width), tokens = weight.shape, x.shape[0]
     rows, columns = block or (1, width)
-    sides = weight_scale.view(-1, -(-width // columns)).repeat_interleave(rows, 0)[:out]
+    grid = weight_scale.view(-1, 1, -(-width // columns))
+    sides = grid.expand(-1, rows, -1).flatten(0, 1)[:out]
     scales = x_scale.expand(tokens, sides.shape[1])
     total = torch.zeros((tokens, out), dtype=wide, device=x.device)
     for at in range(sides.shape[1]):

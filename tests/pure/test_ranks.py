@@ -9,7 +9,8 @@ import pytest
 
 from engine.errors import UserError
 from engine.models import Layout, build_program
-from engine.models.config import ModelConfig, Quantization
+from engine.models.config import Mla, ModelConfig, Moe, Quantization
+from engine.models.ranks import check_ranks
 from engine.program import Program
 from tests.checkpoints import hf_config
 
@@ -103,6 +104,24 @@ def test_what_does_not_divide_is_refused_with_the_counts_that_work(
         _program(replace(LLAMA_8B, **changes), ranks)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_experts_and_latent_heads_divide_as_well() -> None:
+    moe = replace(LLAMA_8B, moe=Moe(8, 2, 768, shared_size=100), intermediate_size=7, vocab_size=128256)
+    with pytest.raises(UserError, match="the shared experts' width 100 does not divide among 8 ranks"):
+        check_ranks(moe, 8)
+    check_ranks(moe, 4)
+    with pytest.raises(UserError, match=r"intermediate_size 7 .* work: 1"):
+        check_ranks(replace(moe, moe=Moe(8, 2, 768, dense_layers=1)), 2)
+    blocks = replace(moe, architecture="mixtral", moe=Moe(8, 2, 768), quantization=BLOCKS)
+    with pytest.raises(UserError, match=r"the experts' width 768 in groups of 128 .* work: 1 or 2"):
+        check_ranks(blocks, 4)
+    dense = replace(BLOCKS, ignored=("block_sparse_moe",))
+    check_ranks(replace(blocks, quantization=dense), 4)
+    latent = replace(LLAMA_8B, num_kv_heads=32, mla=Mla(0, 512, 128, 64, 128))
+    check_ranks(latent, 32)
+    with pytest.raises(UserError, match="the rows of the queries, 192 on each of 32 ranks"):
+        check_ranks(replace(latent, quantization=BLOCKS, intermediate_size=4096 * 4), 32)
 
 
 @pytest.mark.parametrize("storage", ["", "float8_e4m3fn"])
