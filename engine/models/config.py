@@ -59,10 +59,10 @@ class Mla:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder with rotary attention and a gated SiLU MLP.
+    """A decoder with rotary attention and gated SiLU MLPs.
 
-    ``max_position``: longest context in tokens, context extension included. ``head_dim``: also where it is not
-    ``hidden_size / num_heads``. ``sliding_window``: tokens each position may look back on, itself included, in every
+    ``max_position``: longest context in tokens, context extension included. ``head_dim``: of queries, whatever
+    ``hidden_size / num_heads`` is. ``sliding_window``: tokens each position may look back on, itself included, in every
     layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
     stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
     GGUF blocks; ``quantization``: of linear layers stored otherwise. What ends a text is the tokenizer's to say.

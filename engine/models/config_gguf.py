@@ -33,7 +33,7 @@ def read_gguf(
     prefix = f"{arch}."
     fields = Fields(source, {key: _meant(metadata[key]) for key in metadata if key.startswith(prefix)}, prefix)
     if fields.integer("expert_count", 0, least=0):
-        fields.refuse("expert_count", "0; mixtures of experts are not supported")
+        fields.refuse("expert_count", "0; mixtures of experts are read from safetensors only")
 
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
     kv_heads = fields.integer("attention.head_count_kv", heads)
