@@ -14,14 +14,9 @@ Tensor = torch.Tensor
 
 
 @triton.jit
-def _round(value, x):
-    """To the type of ``x`` and back."""
-    return value.to(x.dtype.element_ty).to(tl.float32)
-
-
-@triton.jit
 def turned(x, weight, table, half, dim, eps, NORM: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):
-    """The head at ``x``, its first ``2 * half`` columns turned: both halves and the rest, in float32."""
+    """The head at ``x``, its first ``2 * half`` columns turned: both halves and the rest, in its type."""
+    kind = x.dtype.element_ty
     at = tl.arange(0, HALF)
     inside = at < half
     first = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -35,13 +30,14 @@ def turned(x, weight, table, half, dim, eps, NORM: tl.constexpr, HALF: tl.conste
         if REST:
             squares += tl.sum(rest * rest, axis=0)
         inverse = tl.rsqrt(squares / dim + eps)
-        first = _round(first * inverse * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32), x)
-        second = _round(second * inverse * tl.load(weight + half + at, mask=inside, other=0.0).to(tl.float32), x)
+        first = first * inverse * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        second = second * inverse * tl.load(weight + half + at, mask=inside, other=0.0).to(tl.float32)
+        first, second = first.to(kind).to(tl.float32), second.to(kind).to(tl.float32)
         if REST:
-            rest = _round(rest * inverse * tl.load(weight + beyond, mask=beyond < dim, other=0.0).to(tl.float32), x)
+            rest = rest * inverse * tl.load(weight + beyond, mask=beyond < dim, other=0.0).to(tl.float32)
     cos = tl.load(table + at, mask=inside, other=0.0)
     sin = tl.load(table + half + at, mask=inside, other=0.0)
-    return _round(first * cos - second * sin, x), _round(second * cos + first * sin, x), rest
+    return (first * cos - second * sin).to(kind), (second * cos + first * sin).to(kind), rest.to(kind)
 
 
 @triton.jit

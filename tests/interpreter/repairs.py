@@ -1,6 +1,6 @@
 """Three faults of Triton 3.7.1's interpreter, repaired so that what runs on it rounds as devices do: it cuts float32 to
 bfloat16 and rounds float8 without carrying into the exponent, multiplies the raw bits of bfloat16 in ``dot``, and does
-not know float8_e4m3fnuz."""
+not know float8_e4m3fnuz. And a delay: it patches the language again at every call of a helper, a third of its time."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ def _convert(values: Any, source: Any, target: Any, rounding: Any) -> Any:
     return found.view(_BITS[found.element_size()]).numpy()
 
 
+_PATCHED: set[Any] = set()
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A helper's body. The launch has patched the language; what a helper's patch adds to that stays."""
+    if self.fn not in _PATCHED:
+        interpreter._patch_lang(self.fn)
+        _PATCHED.add(self.fn)
+    return self.rewrite()(*args, **kwargs)
+
+
 def repair() -> None:
     """Once per process, before a kernel runs."""
     dot, core = interpreter.InterpreterBuilder.create_dot, interpreter._patch_lang_core
@@ -51,6 +62,7 @@ def repair() -> None:
             lambda self, builder: builder.get_fp8e4b8_ty() if self.name == "fp8e4b8" else known(self, builder),
         )
 
+    interpreter.InterpretedFunction.__call__ = _call
     interpreter._convert_float = _convert
     interpreter.InterpreterBuilder.create_dot = create_dot
     interpreter._patch_lang_core = patch_core
