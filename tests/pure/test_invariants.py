@@ -21,7 +21,10 @@ PLATFORM_MODULES = re.compile(r"\btorch\.(version|xpu|mps)\b|(?<![a-z])sm_\d", r
 HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 OWN_CODE = [
     file
-    for folder in ("engine", "platforms", "kernels_cpu", "kernels_cuda", "kernels_rocm", "tests", "docs", "benchmarks")
+    for folder in (
+        "engine", "platforms", "kernels_cpu", "kernels_cuda", "kernels_rocm", "kernels_triton", "ci", "tests", "docs",
+        "benchmarks",
+    )
     for file in sorted((ROOT / folder).rglob("*.py"))
 ]
 
@@ -159,7 +162,7 @@ def test_invariant_2_the_engine_sees_the_contract_and_discovery_only(file: Path)
             assert name in ("platforms.contract", "platforms.discovery") or name.startswith("platforms.contract."), name
 
 
-@pytest.mark.parametrize("package", ["kernels_cpu", "kernels_cuda", "kernels_rocm"])
+@pytest.mark.parametrize("package", ["kernels_cpu", "kernels_cuda", "kernels_rocm", "kernels_triton"])
 def test_invariant_2_kernels_see_the_contract_only(package: str) -> None:
     for file in (ROOT / package).rglob("*.py"):
         for name in imports(file):
