@@ -21,8 +21,17 @@ def level_table() -> str:
     return "\n".join(lines + ["| " + " | ".join(row[key] for key in titles) + " |" for row in rows])
 
 
-TABLES = {"levels": level_table}
-DOCUMENTS = ("README.md",)
+def support_tables() -> str:
+    """One table per platform of this repository."""
+    from engine.conformance.report import as_markdown, support
+    from engine.conformance.subject import find
+
+    names = ("cuda", "rocm", "cpu")
+    return "\n".join(f"## {name}\n\n{as_markdown(support(find(name)))}" for name in names).rstrip()
+
+
+TABLES = {"levels": level_table, "support": support_tables}
+DOCUMENTS = ("README.md", "docs/support.md")
 
 
 def main(check: bool) -> int:
@@ -31,6 +40,8 @@ def main(check: bool) -> int:
         old = (ROOT / name).read_text()
         new = old
         for key, make in TABLES.items():
+            if f"<!-- {key} -->" not in old:
+                continue
             marked = re.compile(rf"(?<=<!-- {key} -->\n).*?(?=<!-- /{key} -->)", re.S)
             new = marked.sub(make().replace("\\", r"\\") + "\n", new)
         if new != old:

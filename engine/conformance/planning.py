@@ -13,17 +13,20 @@ from engine.plan_values import Given, Plan
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
 
-__all__ = ["PREFIX", "made", "plan_of"]
+__all__ = ["PREFIX", "Wish", "made", "plan_of"]
+
+Wish = tuple[tuple[str, Any], ...]
+"""Settings asked for, by key; a list is written as a tuple."""
 
 
-def made(subject: Subject, target: str, model: str, level: int, more: tuple[tuple[str, Any], ...] = ()) -> Plan:
+def made(subject: Subject, target: str, model: str, level: int, more: Wish = ()) -> Plan:
     """A fresh plan. ``more``: settings beside the level. Raises what ``plan_for`` raises."""
     given = {"optimization_level": level, **dict(more)}
-    asked = {key: Given(value, "argument") for key, value in given.items()}
+    asked = {key: Given(list(value) if isinstance(value, tuple) else value, "argument") for key, value in given.items()}
     return plan_for(subject.plugin, subject.profiles[target], sample_models()[model], asked, environment={})
 
 
-def plan_of(subject: Subject, target: str, model: str, level: int, more: tuple[tuple[str, Any], ...] = ()) -> Plan:
+def plan_of(subject: Subject, target: str, model: str, level: int, more: Wish = ()) -> Plan:
     """``made``, remembered; a refusal is raised again each time."""
     key = (target, model, level, more)
     if key not in subject.plans:
