@@ -177,6 +177,15 @@ def test_modules_that_are_ignored_stay_dense_and_take_their_neighbours_along() -
     assert program.weights["0.qkv"].dtype == "float32"
 
 
+def test_blocks_that_would_lie_across_two_modules_are_unpacked() -> None:
+    config = hf_config(quantization_config={**FP8, "weight_block_size": [24, 32]})
+    layout = Layout("float32", 4, "float32", storage="float8_e4m3fn")
+    weights = build_program(ModelConfig.from_hf(config, "tiny"), layout).weights
+    assert weights["0.qkv"].format == weights["0.gate_up"].format == "dense"
+    assert weights["0.o"].format == weights["0.down"].format == "float8 block"
+    assert (weights["0.o.scale"].shape, weights["0.down.scale"].shape) == ((3, 2), (3, 4))
+
+
 def test_one_value_is_quantised_once_for_two_products() -> None:
     from engine.models.draft import Draft
     from engine.models.layer import Layer
