@@ -30,12 +30,16 @@ def rewrite(
     reads, where attributes disagree, or where ``accept`` says no to the fused call, which stands where the last matched
     call stood. ``ops``: every op the program may hold."""
     steps = parse(rule)
+    if not {step.op for step in steps} <= {call.op for call in program.calls}:
+        return program, 0
     makers = {name: at for at, call in enumerate(program.calls) for name in call.outputs}
     readers = program.readers()
     ends = {**readers, **{name: [*readers.get(name, ()), len(program.calls)] for name in program.outputs.values()}}
     taken: set[int] = set()
     fused: dict[int, Call] = {}
-    for anchor in range(len(program.calls)):
+    for anchor, last in enumerate(program.calls):
+        if last.op != steps[-1].op:
+            continue
         for found in _matches(program, steps, anchor, makers, readers):
             inside = set(found.positions)
             if taken & inside or not _legal(program, rule, steps, found, ends, ops):

@@ -59,12 +59,18 @@ class Fuser:
         may, and it matched, or a user insists. Raises ``UserError`` where a user asks for a rule that cannot be
         served."""
         rules = self._rules()
-        widest = self._apply(program, rules, 1)[1]
-        limits = {rule.most for name, rule in rules.items() if widest[name]}
+        made: dict[frozenset[str], tuple[Program, Counter[str]]] = {}
+
+        def fused(tokens: int) -> tuple[Program, Counter[str]]:
+            acting = frozenset(name for name, rule in rules.items() if rule.active and tokens <= rule.most)
+            if acting not in made:
+                made[acting] = self._apply(program, rules, acting)
+            return made[acting]
+
+        limits = {rules[name].most for name, count in fused(1)[1].items() if count}
         ranges, start = [], 1
         for end in sorted({*(end for end in ends if end < self.most), *limits, self.most}):
-            fused, counts = self._apply(program, rules, end)
-            ranges.append(TokenRange(start, end, fused, dict(counts)))
+            ranges.append(TokenRange(start, end, *fused(end)))
             start = end + 1
         return tuple(ranges), tuple(self._report(name, rule, ranges) for name, rule in rules.items())
 
@@ -99,13 +105,14 @@ class Fuser:
         reached = lowest <= LEVELS[self.level].rules
         return ledger.wish(key, reached, "level", f"-O{lowest} {'reached' if reached else 'and above turn it on'}")
 
-    def _apply(self, program: Program, rules: Mapping[str, _Rule], tokens: int) -> tuple[Program, Counter[str]]:
-        """Every active rule that may act on steps of ``tokens`` tokens, in the catalog's order."""
+    def _apply(
+        self, program: Program, rules: Mapping[str, _Rule], acting: frozenset[str]
+    ) -> tuple[Program, Counter[str]]:
+        """Every rule named in ``acting``, in the catalog's order."""
         counts: Counter[str] = Counter()
         for row in (*RULES, *self.extra):
-            rule = rules[row.name]
-            if rule.active and tokens <= rule.most:
-                candidate = _Candidate(program, rule, self.chooser)
+            if row.name in acting:
+                candidate = _Candidate(program, rules[row.name], self.chooser)
                 program, matched = rewrite(program, row, self.chooser.ops, candidate.accept)
                 counts[row.name] += matched
         return program, counts
