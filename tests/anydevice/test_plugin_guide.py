@@ -1,0 +1,58 @@
+"""Every command of docs/plugin-guide.md runs, in the order of the guide, and every listing is the file it names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.throwaway import ROOT, Throwaway
+
+GUIDE = (ROOT / "docs/plugin-guide.md").read_text()
+FENCES = re.findall(r"^```(\w*)[ ]?(\S*)\n(.*?)^```$", GUIDE, re.S | re.M)
+COMMANDS = [text for kind, _, text in FENCES if kind == "bash"]
+LISTINGS = [(place, text) for kind, place, text in FENCES if kind in ("python", "toml")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Throwaway, Path]:
+    """An environment, and a folder that has the toy where the guide looks for it."""
+    folder = tmp_path_factory.mktemp("guide")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    shutil.copytree(ROOT / "tests/toy_platform", folder / "here/tests/toy_platform", ignore=ignored)
+    return Throwaway(folder / "venv"), folder / "here"
+
+
+@pytest.mark.parametrize("text", COMMANDS, ids=lambda text: text.splitlines()[0])
+def test_the_commands_run(place: tuple[Throwaway, Path], text: str) -> None:
+    throwaway, folder = place
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=folder,
+        env=throwaway.environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() or "pip install" in text
+
+
+@pytest.mark.parametrize(("file", "text"), LISTINGS, ids=[place for place, _ in LISTINGS])
+def test_the_listings_are_the_files(file: str, text: str) -> None:
+    assert text in (ROOT / file).read_text(), f"{file} does not hold:\n{text}"
+
+
+def test_nothing_else_is_in_a_fence() -> None:
+    assert {kind for kind, _, _ in FENCES} == {"bash", "python", "toml"}
+    assert GUIDE.count("```") == 2 * len(FENCES)
+    assert all(place for kind, place, _ in FENCES if kind != "bash")
+
+
+def test_it_names_files_and_verdicts_that_exist() -> None:
+    for name in re.findall(r"`((?:tests|ci|engine|docs)/[\w./]+)`", GUIDE):
+        assert (ROOT / name).exists(), name
