@@ -42,7 +42,10 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("rows:NotTwice", f"kernels/{RMS}/repeatable", "result 0 is not the same twice"),
     ("rows:Packed", f"kernels/{RMS}/strided-rows", "differs from the reference by"),
     ("rows:PackChanges", f"kernels/{RMS}/pack", "pack"),
-    ("rows:WrongFused", "kernels/rotary_kv_write/broken/mutation", "cache"),
+    ("descriptors:OffersNothingKnown", "fusions/table", "there is no rule 'fuse_tea_and_milk' to offer"),
+    ("descriptors:InventsRule", "fusions/rule/fuse_tea/tea", "is not 'op(a, b) -> c' with a known op"),
+    ("descriptors:OffersBlindly", "fusions/fuse_rope_kvcache/predicate", "with no facts raised KeyError: 'head_dim'"),
+    ("rows:WrongFused", "fusions/fuse_rope_kvcache/rotary_kv_write/broken", "result 1 of the fused call differs"),
     ("rows:LooksInGraph", "graphs/row/rms_norm/broken", "__float__ makes the host look at a tensor"),
     ("devices:Reluctant", "graphs/answer", "both must say no, or a backend be given"),
     ("devices:Idle", "graphs/replay", "the 1. time, a replay differs from the same work run step by step"),
@@ -59,6 +62,14 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("devices:Behind", "memory/fetch", "gave the host something else than the device computed"),
     ("devices:ClosesOnce", "memory/close-twice", "AttributeError"),
     ("devices:OneAtATime", "memory/two-runtimes", "the driver is gone"),
+    ("rows:WrongAt64", "engine/llama/tokens-O0", "--kernels reference gives"),
+    ("rows:Wrong", "engine/llama/first-touch", "row rms_norm/broken was taken out: first touch: differs"),
+    ("descriptors:Sulks", "plans/gen1/llama/total", "no mood for settings"),
+    ("descriptors:Twins", "plans/gen2/llama/total", "kernels one and other of rms_norm share priority 0"),
+    ("descriptors:Undecided", "plans/gen1/deterministic", "is not the same twice"),
+    ("descriptors:Tired", "plans/gen2/monotone", "-O3 takes away fuse_rope_kvcache, which -O2 turned on, for llama"),
+    ("descriptors:Picky", "plans/gen1/reasons", "its predicate raised"),
+    ("descriptors:Dreams", "plans/gen1/nothing-idle", "cache.speed"),
 )
 """Module and class, the check that finds the fault, and what it says."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import time
@@ -11,7 +12,18 @@ from dataclasses import replace
 from toy_platform.runtime import ToyRuntime
 
 from broken_platform.base import Broken
-from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, Probe, Runtime, Setting, Verdict
+from platforms.contract import (
+    DeviceProfile,
+    Facts,
+    FusionOffer,
+    FusionRule,
+    Kernel,
+    Predicate,
+    Probe,
+    Runtime,
+    Setting,
+    Verdict,
+)
 
 
 class Loud(Broken):
@@ -107,6 +119,28 @@ class Everywhere(Broken):
         return ToyRuntime(0, self.probe())
 
 
+class Undecided(Broken):
+    asked = itertools.count()
+
+    def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
+        return (Setting("cache.block_size", 16 << next(self.asked) % 2, "it depends"),)
+
+
+class Sulks(Broken):
+    def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
+        raise LookupError("no mood for settings")
+
+
+def _offering(rule: str, predicate: Predicate, *rules: FusionRule) -> type[Broken]:
+    offers = (FusionOffer(rule, predicate), *rules)
+
+    class Faulty(Broken):
+        def fusions(self) -> tuple[FusionOffer | FusionRule, ...]:
+            return offers
+
+    return Faulty
+
+
 def _blind(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(True, f"head_dim {facts['head_dim']}")
 
@@ -115,16 +149,15 @@ def _picky(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(True, f"{profile.limits['lanes']} lanes")
 
 
-class OffersBlindly(Broken):
-    def fusions(self) -> tuple[FusionOffer | FusionRule, ...]:
-        return (FusionOffer("fuse_rope_kvcache", _blind),)
+def _tired(profile: DeviceProfile, facts: Facts) -> Verdict:
+    level = facts.get("level", 0)
+    return Verdict(level < 3, f"level {level}")
 
 
-class OffersNothingKnown(Broken):
-    def fusions(self) -> tuple[FusionOffer | FusionRule, ...]:
-        return (FusionOffer("fuse_tea_and_milk", _blind),)
+_TEA = FusionRule("fuse_tea", "tea", ("brew(water, leaves) -> tea",), ("tea",), 1)
 
-
-class CannotPlan(Broken):
-    def fusions(self) -> tuple[FusionOffer | FusionRule, ...]:
-        return (FusionOffer("fuse_rope_kvcache", _picky),)
+OffersBlindly = _offering("fuse_rope_kvcache", _blind)
+OffersNothingKnown = _offering("fuse_tea_and_milk", _tired)
+InventsRule = _offering("fuse_tea", _tired, _TEA)
+Picky = _offering("fuse_rope_kvcache", _picky)
+Tired = _offering("fuse_rope_kvcache", _tired)
