@@ -24,7 +24,8 @@ class Weight:
     """A parameter, as one rank holds it. ``tensors`` are the checkpoint's canonical names, concatenated along the first
     axis in order. ``shard``: the axis along which each of them is cut over the ``tp`` group, or ``None``; ``shape``
     is what this rank keeps. ``once``: the first rank alone keeps the values, the others zeros, since the group sums
-    what they are added to.
+    what they are added to. A stack [experts, rows, columns] has the parts of each expert in turn as tensors, and
+    ``shard`` counts the stack's axes.
 
     ``format`` names the storage that kernels accept: ``dense``, or a kind and the reach of its scales (``float8
     tensor``, ``float8 channel``, ``int8 block``). Scales are float32: ``scale tensor`` (one value per tensor, repeated
