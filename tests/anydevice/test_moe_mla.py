@@ -235,3 +235,15 @@ def test_mla_write_leaves_everything_else_alone() -> None:
     OPS["mla_write"].reference(latent, k_rope, cache, torch.tensor([4, -1, 0]))
     before.view(6, 4)[[4, 0]] = torch.tensor([-1.0, -1.0, -1.0, -2.0])
     assert torch.equal(cache, before)
+
+
+def test_ranks_with_their_share_of_every_expert_sum_to_the_whole() -> None:
+    case = OPS["moe"].cases[3]
+    x, logits, gate_up, down, bias = OPS["moe"].inputs(case, "float64", torch.Generator().manual_seed(6))
+    gate, up = gate_up.chunk(2, dim=1)
+    whole = OPS["moe"].reference(x, logits, gate_up, down, bias, **case.attributes)
+    parts = [
+        OPS["moe"].reference(x, logits, torch.cat((g, u), 1), d, bias, **case.attributes)
+        for g, u, d in zip(gate.chunk(2, 1), up.chunk(2, 1), down.chunk(2, 2), strict=True)
+    ]
+    torch.testing.assert_close(sum(parts), whole)
