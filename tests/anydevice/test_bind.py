@@ -7,7 +7,7 @@ from engine.bind import Bound
 from engine.fusion import RULES, all_ops
 from engine.models.draft import Draft
 from engine.plan.kernels import Chooser, choose_all
-from engine.plan_values import Plan
+from engine.plan_values import Plan, TokenRange
 from engine.program import CacheSpec
 from platforms.contract import Kernel, fact
 from tests.profiles import DEVICE
@@ -59,7 +59,7 @@ def tied():
 
 def planned(program, *rows):
     chooser = Chooser(DEVICE, {}, rows, OPS, {}, ("all",), {}, False)
-    return Plan(DEVICE, {}, choose_all(program, chooser), (), program)
+    return Plan(DEVICE, {}, choose_all(program, chooser), (), (TokenRange(1, 64, program, {}),))
 
 
 def run(program, rows, weights, inputs):
