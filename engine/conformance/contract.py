@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.conformance import hostile, sources
 from engine.conformance.check import NotSupported, Wrong
+from engine.conformance.models import sample_facts, sample_models
+from engine.conformance.planning import plan_of
 from engine.conformance.pure import odd_facts, steady, verdict
 from platforms.contract import API_VERSION, DeviceError, DeviceProfile, Facts, Kernel, Setting
 
@@ -150,8 +152,6 @@ def _targets(subject: Subject) -> str:
 
 
 def _aliases(subject: Subject) -> str:
-    from engine.conformance.models import sample_facts
-
     known = {name for facts in sample_facts().values() for name in facts}
     found = subject.plugin.aliases()
     for variable, name in found.items():
@@ -163,9 +163,10 @@ def _aliases(subject: Subject) -> str:
 
 
 def _settings(subject: Subject) -> str:
+    """Pure, with reasons, of keys that the planner reads and of values that the key may have."""
     from engine.config.fields import BY_KEY
 
-    count = 0
+    count, odd = 0, set[str]()
     for name, profile in subject.profiles.items():
         for label, facts in odd_facts(subject).items():
             for level in range(4):
@@ -175,9 +176,22 @@ def _settings(subject: Subject) -> str:
                     if not isinstance(row, Setting) or not row.reason:
                         raise Wrong(f"{where}: {row!r} is no Setting with a reason")
                     if row.key not in BY_KEY:
-                        raise Wrong(f"{where}: the engine has no setting {row.key!r}")
+                        odd.add(row.key)
+                    else:
+                        _fits(where, BY_KEY[row.key].kind, row)
                 count += len(rows)
+    for name in subject.profiles if odd else ():
+        for warning in plan_of(subject, name, next(iter(sample_models())), 2).warnings:
+            if unread := [key for key in odd if key in warning and "not used" in warning]:
+                raise Wrong(f"settings of {name}: the engine reads no setting {unread[0]!r}")
     return f"{count} settings, all known and with reasons"
+
+
+def _fits(where: str, kind: Any, row: Setting) -> None:
+    try:
+        kind.parse(row.value)
+    except (TypeError, ValueError) as error:
+        raise Wrong(f"{where}: {row.key} = {row.value!r}: {error}") from error
 
 
 def _rows(subject: Subject) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.conformance.check import NotSupported, Wrong
-from engine.conformance.planning import PREFIX, plan_of
+from engine.conformance.models import sample_models
+from engine.conformance.planning import PREFIX, RANKS, Wish, plan_of
 from engine.conformance.pure import odd_facts, steady, verdict
 from engine.conformance.rows import needed, once, suiting
+from engine.errors import UserError
+from engine.levels import FUSIONS
 from platforms.contract import FusionOffer, FusionRule, Kernel
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
-
-IDLE = "it acts in no plan of a sample model on any target"
-
+    from engine.plan import Plan
+    from engine.program import Call
 
 def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and body of each check."""
@@ -40,8 +42,6 @@ def _rules(subject: Subject) -> tuple[FusionRule, ...]:
 
 
 def _table(subject: Subject) -> str:
-    from engine.levels import FUSIONS
-
     found = subject.plugin.fusions()
     for row in found:
         if not isinstance(row, FusionOffer | FusionRule):
@@ -85,52 +85,72 @@ def _predicate(subject: Subject, offer: FusionOffer) -> str:
 
 
 def _off(subject: Subject, offer: FusionOffer) -> str:
-    """Switched off by a user, a rule rewrites nothing, whatever the level."""
-    ops = {rule.op for rule in _rules(subject) if rule.name == offer.rule}
-    acted = 0
-    for target, model, level in _plans(subject):
-        acted += bool(_matched(plan_of(subject, target, model, level), offer.rule))
-        plan = plan_of(subject, target, model, level, ((PREFIX + offer.rule, False),))
-        others = {call.op for one in plan.ranges for call in one.program.calls} & ops
-        if _matched(plan, offer.rule) or others - _also_of_others(subject, offer.rule):
+    """Switched off by a user, a rule rewrites nothing, whatever the level and whoever else asked."""
+    own = {rule.op for rule in _rules(subject) if rule.name == offer.rule}
+    others = {rule.op for rule in _rules(subject) if rule.name != offer.rule}
+    found = _acting(subject, offer)
+    for target, model, level, wish in found:
+        plan = plan_of(subject, target, model, level, _without(wish, offer))
+        left = {call.op for one in plan.ranges for call in one.program.calls} & own - others
+        if left or _matched(plan, offer.rule):
             raise Wrong(f"{PREFIX}{offer.rule}=false is ignored on {target} for {model} at -O{level}")
-    if not acted:
-        raise NotSupported(IDLE)
-    return f"acts in {acted} plans, in none when switched off"
-
-
-def _also_of_others(subject: Subject, name: str) -> set[str]:
-    return {rule.op for rule in _rules(subject) if rule.name != name}
+    return f"acts in {len(found)} plans, in none when switched off"
 
 
 def _attributes(subject: Subject, offer: FusionOffer) -> str:
-    """A fused call carries every attribute of the calls it replaces."""
+    """A fused call carries every attribute of the calls that it stands for."""
+    own = {rule.op for rule in _rules(subject) if rule.name == offer.rule}
+    nothing = tuple((PREFIX + name, False) for name in dict.fromkeys((*FUSIONS, *(r.name for r in _rules(subject)))))
     count = 0
-    ops = {rule.op: rule for rule in _rules(subject) if rule.name == offer.rule}
-    for target, model, level in _plans(subject):
-        plan = plan_of(subject, target, model, level)
-        plain = plan_of(subject, target, model, level, ((PREFIX + offer.rule, False),))
-        found = [call for one in plan.ranges for call in one.program.calls if call.op in ops]
-        made = {name: call for one in plain.ranges for call in one.program.calls for name in call.outputs}
-        for call in found:
-            for output in call.outputs:
-                old = made.get(output)
-                lost = {k: v for k, v in (old.attributes.items() if old else ()) if call.attributes.get(k, ...) != v}
+    for target, model, level, wish in _acting(subject, offer):
+        plan = plan_of(subject, target, model, level, wish)
+        rest = tuple(row for row in wish if not row[0].startswith(PREFIX))
+        plain = plan_of(subject, target, model, level, (*rest, *nothing))
+        makers = {name: call for one in plain.ranges for call in one.program.calls for name in call.outputs}
+        for call in (call for one in plan.ranges for call in one.program.calls if call.op in own):
+            for old in _stands_for(call, makers):
+                lost = [name for name, value in old.attributes.items() if call.attributes.get(name, ...) != value]
                 if lost:
-                    raise Wrong(f"{call.op} on {target} for {model} lost {lost}, which {old.op if old else ''} had")
+                    raise Wrong(f"{call.op} on {target} for {model} lost {', '.join(lost)} of {old.op}")
             count += 1
-    if not count:
-        raise NotSupported(IDLE)
     return f"{count} fused calls"
 
 
-def _plans(subject: Subject) -> Iterator[tuple[str, str, int]]:
-    from engine.conformance.models import sample_models
+def _stands_for(fused: Call, makers: Mapping[str, Call]) -> list[Call]:
+    """The calls between the inputs and the outputs of a fused one."""
+    found: list[Call] = []
+    names = list(fused.outputs)
+    while names:
+        call = makers.get(names.pop())
+        if call is not None and call not in found:
+            found.append(call)
+            names += [name for name in call.inputs if name not in fused.inputs]
+    return found
 
-    yield from ((target, model, level) for target in subject.profiles for model in sample_models() for level in (2, 3))
+
+def _acting(subject: Subject, offer: FusionOffer) -> list[tuple[str, str, int, Wish]]:
+    """Plans in which the rule acts: by level, on two devices, or switched on. Raises ``NotSupported`` where none is."""
+    found = []
+    for target in subject.profiles:
+        for model in sample_models():
+            for level, wish in ((2, ()), (3, ()), (2, RANKS), (2, ((PREFIX + offer.rule, True),))):
+                # A wish that cannot be served is refused, which is an answer too.
+                try:
+                    plan = plan_of(subject, target, model, level, wish)
+                except UserError:
+                    continue
+                if _matched(plan, offer.rule):
+                    found.append((target, model, level, wish))
+    if not found:
+        raise NotSupported("it acts in no plan of a sample model on any target")
+    return found
 
 
-def _matched(plan: Any, rule: str) -> int:
+def _without(wish: Wish, offer: FusionOffer) -> Wish:
+    return (*(row for row in wish if row[0] != PREFIX + offer.rule), (PREFIX + offer.rule, False))
+
+
+def _matched(plan: Plan, rule: str) -> int:
     return next((report.matched for report in plan.fusions if report.rule == rule), 0)
 
 

@@ -82,6 +82,7 @@ def _imports(subject: Subject, row: Kernel) -> str:
 
 
 def _signature(subject: Subject, row: Kernel) -> str:
+    """Tensors by position, attributes by name; a tensor may have another name, but not another tensor's."""
     if row.op not in subject.ops:
         raise Wrong(f"there is no op {row.op}")
     op, function = subject.ops[row.op], _load(subject, row, "target")
@@ -91,7 +92,8 @@ def _signature(subject: Subject, row: Kernel) -> str:
         raise NotSupported(f"{row.target} does not say what it takes: {error}") from error
     tensors = tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     named = tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY)
-    if tensors != op.tensors or set(named) != set(op.attributes):
+    misplaced = [name for at, name in enumerate(tensors) if name in op.tensors and op.tensors.index(name) != at]
+    if len(tensors) != len(op.tensors) or misplaced or set(named) != set(op.attributes):
         wanted = f"({', '.join(op.tensors)}, *, {', '.join(op.attributes)})"
         raise Wrong(f"{row.target}{inspect.signature(function)} is not called like the op: {op.name}{wanted}")
     needless = [p.name for p in found[op.required : len(tensors)] if p.default is p.empty]

@@ -13,10 +13,11 @@ from engine.plan_values import Given, Plan
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
 
-__all__ = ["PREFIX", "Wish", "made", "plan_of"]
+__all__ = ["PREFIX", "RANKS", "Wish", "made", "plan_of"]
 
 Wish = tuple[tuple[str, Any], ...]
 """Settings asked for, by key; a list is written as a tuple."""
+RANKS: Wish = (("parallel.tensor_parallel_size", 2),)
 
 
 def made(subject: Subject, target: str, model: str, level: int, more: Wish = ()) -> Plan:
