@@ -27,8 +27,8 @@ SUMMED_TOGETHER = all_of(
 
 
 def native(*ops: str) -> Predicate:
-    """One of ``ops`` has a row of a table in this plan. Where none has, the code generator makes all of them, and what
-    it makes of them together is faster than leaving it for one fused call."""
+    """One of ``ops`` has a row of a table in this plan. Where none has, a code generator makes all of them, and what it
+    makes of them together is faster than leaving it for one fused call."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
         rows = facts.get("native_ops")
@@ -37,9 +37,10 @@ def native(*ops: str) -> Predicate:
         found = [name for name in ops if name in rows]
         if found:
             return Verdict(True, f"{' and '.join(found)} from a kernel")
+        why = "nothing is compiled" if facts.get("mode") == "NONE" else "the compiler fuses better"
         return Verdict(
             False,
-            f"no kernel for {', '.join(ops)}: the compiler fuses better; custom_ops with +{ops[0]} would bring one",
+            f"no kernel in use for {', '.join(ops)}: {why}; custom_ops with +{ops[0]} brings one where there is one",
         )
 
     return check
