@@ -10,10 +10,14 @@ from kernels_triton.launch import block, launch, rows
 
 Tensor = torch.Tensor
 
-SINGLE = (16, 32, 4)
-"""Query rows of a tile, keys of a tile and warps where every request has one new token."""
+SINGLE = {256: (16, 32, 4)}
+"""Padded size of a head at most → query rows of a tile, keys of a tile, warps; for one new token per request."""
 LONG = {64: (64, 64, 4), 128: (64, 32, 4), 256: (32, 32, 8)}
-"""The same otherwise, by the padded size of a head up to."""
+"""The same for prompts."""
+EXACT = {128: (16, 32, 4), 256: (16, 16, 8)}
+"""The same in float32, whose products no matrix unit makes exactly."""
+
+_KINDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit(do_not_specialize=["requests", "table_stride"])
@@ -120,12 +124,11 @@ def attention(
     query, requests = rows(q), lengths.shape[0]
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     group, dim = heads // kv_heads, max(block(head_dim), 16)
-    most, keys, warps = SINGLE
-    if query.shape[0] > requests:
-        most, keys, warps = next(sizes for largest, sizes in LONG.items() if dim <= largest)
+    kind = _KINDS.get(q.dtype, tl.float32) if q.dtype == cache.dtype else tl.float32
+    table = EXACT if kind == tl.float32 else LONG if query.shape[0] > requests else SINGLE
+    most, keys, warps = next(sizes for largest, sizes in table.items() if dim <= largest)
     size = max(block(group), most)
     tokens = size // group
-    kinds = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
     launch(
         attention_kernel,
         (query.shape[0] // tokens + requests if requests else 0, kv_heads),
@@ -138,6 +141,6 @@ def attention(
         KEYS=keys,
         DIM=dim,
         WINDOW=window is not None,
-        KIND=kinds.get(q.dtype, tl.float32) if q.dtype == cache.dtype else tl.float32,
+        KIND=kind,
     )
     return out

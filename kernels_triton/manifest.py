@@ -16,9 +16,7 @@ _STORAGE = {
     "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz",
     "int8": "dtype.int8",
 }
-_DEVICE = all_of(
-    library("triton", "3.5"), any_of(feature("copy.async"), feature("mma.mfma"), feature("mma.wmma"))
-)
+_DEVICE = all_of(library("triton", "3.5"), any_of(feature("copy.async"), feature("mma.mfma"), feature("mma.wmma")))
 """Triton compiles for devices with one of these; those without are older than it supports."""
 
 _LARGEST_HEAD = 256

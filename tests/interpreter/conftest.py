@@ -5,7 +5,7 @@ import os
 import pytest
 
 if os.environ.get("TRITON_INTERPRET") != "1":
-    raise pytest.UsageError("tests/interpreter runs with TRITON_INTERPRET=1 set; tests/anydevice/test_triton.py does it")
+    raise pytest.UsageError("tests/interpreter needs TRITON_INTERPRET=1; tests/anydevice/test_triton.py sets it")
 
 from tests.interpreter.repairs import repair
 

@@ -118,3 +118,13 @@ def test_not_a_number_stays_one():
     x = torch.tensor([[1.0, float("nan"), 2.0]])
     stored = quant.quantize_static(x, torch.ones(1), storage="float8_e4m3fn").float()
     assert stored.isnan().tolist() == [[False, True, False]]
+
+
+def test_H_FUS_03_a_norm_weight_of_another_type_than_the_activations():
+    x, y = torch.randn(3, 127).bfloat16(), torch.randn(3, 127).bfloat16()
+    weight, scale = torch.randn(127), torch.full((1,), 0.02)
+    op = OPS["add_rms_norm_quantize_static"]
+    found = norm.add_rms_norm_quantize_static(x, y, weight, scale, eps=1e-6, storage="float8_e4m3fn")
+    wanted = op.reference(x, y, weight, scale, eps=1e-6, storage="float8_e4m3fn")
+    assert same_bits(found[1], wanted[1])
+    torch.testing.assert_close(found[0].float(), wanted[0].float(), rtol=2**-3, atol=2**-9)
