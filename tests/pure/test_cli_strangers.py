@@ -43,6 +43,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     other accelerator is here, whatever this machine has."""
     here = tmp_path / "site"
     monkeypatch.syspath_prepend(here)
+    monkeypatch.delenv("ENGINE_PLATFORM", raising=False)
     empty = machine(tmp_path / "machine", cuda="13.0", hip="7.2")
     for module in ("platforms.cuda.plugin", "platforms.rocm.plugin"):
         monkeypatch.setattr(f"{module}.Machine", lambda: empty)
