@@ -37,11 +37,9 @@ def native(*ops: str) -> Predicate:
         found = [name for name in ops if name in rows]
         if found:
             return Verdict(True, f"{' and '.join(found)} from a kernel")
-        why = "nothing is compiled" if facts.get("mode") == "NONE" else "the compiler fuses better"
-        return Verdict(
-            False,
-            f"no kernel in use for {', '.join(ops)}: {why}; custom_ops with +{ops[0]} brings one where there is one",
-        )
+        idle = facts.get("mode") == "NONE"
+        why = "nothing is compiled" if idle else f"the compiler fuses better; custom_ops with +{ops[0]} would bring one"
+        return Verdict(False, f"no kernel in use for {', '.join(ops)}: {why}")
 
     return check
 
