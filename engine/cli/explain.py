@@ -90,14 +90,14 @@ def _flags(found: Collected, model: Model, config: ModelConfig) -> int:
 def _difference(found: Collected, model: Model, config: ModelConfig) -> int:
     from dataclasses import replace
 
-    from engine.explain.differences import check_sides, compare, read_side, render_difference
+    from engine.explain.differences import check_sides, compare, one_side, render_difference
     from engine.table import terminal
 
     first, second = found.switches["--diff"]
     check_sides((first, second), found.given)
     plans = []
     for word in (first, second):
-        side = replace(found, given={**found.given, **read_side(word)})
+        side = replace(found, given=one_side(found.given, word))
         plans.append(_planner(select_device(side), config)(side.given))
     difference = compare((first, second), plans[0], plans[1])
     if "--json" in found.switches:

@@ -63,13 +63,23 @@ def read_side(word: str) -> dict[str, Given]:
     return {"platform": Given(word, "command line")}
 
 
+def one_side(given: Mapping[str, Given], word: str) -> dict[str, Given]:
+    """What one word after ``--diff`` asks for, everything else as ``given``; a device named there is planned for in
+    place of a saved profile."""
+    changed = read_side(word)
+    return {**{key: row for key, row in given.items() if key != "profile_file" or "platform" not in changed}, **changed}
+
+
 def check_sides(words: Sequence[str], given: Mapping[str, Given]) -> None:
     """Raises ``UserError`` where both sides say what a flag says too: it could have no effect."""
     read = [read_side(word) for word in words]
-    for key, flag in ((LEVEL, "-O"), ("platform", "--platform"), ("profile_file", "--profile")):
-        names = {"platform": ("platform",), "profile_file": ("platform",)}.get(key, (key,))
+    for key, said, flag in (
+        (LEVEL, LEVEL, "-O"),
+        ("platform", "platform", "--platform"),
+        ("profile_file", "platform", "--profile"),
+    ):
         asked = given.get(key)
-        if asked and asked.origin == "command line" and all(any(name in side for name in names) for side in read):
+        if asked and asked.origin == "command line" and all(said in side for side in read):
             raise UserError(f"--diff {' '.join(words)} and {flag} {asked.value}: both sides say it already; drop one")
 
 

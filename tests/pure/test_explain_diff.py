@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_golden_plans import TARGETS
-from toy_plans import toy_plan
+from toy_plans import PROFILE, toy_plan
 
 from engine.cli import main
 from engine.errors import UserError
@@ -112,6 +113,14 @@ def test_two_levels_two_devices_and_one_of_each(capsys: pytest.CaptureFixture[st
     assert set(body) == {"sides", "equal", "settings", "kernels", "fusions", "warnings"}
     for pair in body["settings"].values():
         assert all(side is None or set(side) == {"value", "origin", "reason"} for side in pair)
+
+
+def test_a_saved_profile_against_a_described_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "machine.json"
+    saved.write_text(json.dumps(PROFILE.to_json() | {"platform": TARGETS[0][0]}))
+    body = json.loads(answer(capsys, "--profile", str(saved), "--diff", "-O1", LAST, "--json"))
+    assert [side["arch"] for side in body["sides"]] == [PROFILE.arch, LAST.partition(":")[2]]
+    assert main(["explain", "--profile", str(saved), "--diff", FIRST, LAST]) == 2
 
 
 def test_other_flags_go_to_both_sides(capsys: pytest.CaptureFixture[str]) -> None:

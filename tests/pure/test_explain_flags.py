@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
-from test_golden_plans import MODELS, PLUGINS, TARGETS
+from test_golden_plans import PLUGINS, TARGETS
 from toy_plans import ABLE, PROFILE, toy_model
 
 from engine.cli import main
@@ -21,6 +21,7 @@ from engine.explain.same import LEVEL, parts_apart, plain, settings_apart
 from engine.models.config import ModelConfig
 from engine.plan import Observations, Tables, make_plan, model_facts, plan_for
 from engine.plan_values import Given, Plan
+from tests.model_configs import LLAMA, MODELS, STATIC
 
 PlanOf = Callable[[Mapping[str, Given]], Plan]
 
@@ -43,14 +44,23 @@ def written_out(plan_of: PlanOf, words: list[str]) -> list[str]:
     return flags
 
 
-@pytest.mark.parametrize("level", range(4))
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize(("name", "target"), TARGETS, ids=[":".join(row) for row in TARGETS])
-def test_every_level_can_be_written_out(name: str, target: str, model: ModelConfig, level: int) -> None:
+def test_every_level_can_be_written_out(name: str, target: str, model: ModelConfig) -> None:
     plugin = PLUGINS[name]
     profile = plugin.targets()[target]
-    flags = written_out(lambda given: plan_for(plugin, profile, model, given), [f"-O{level}"])
-    assert flags[0] == "-O0" and (len(flags) == 1 or level > 0)
+    for level in range(4):
+        flags = written_out(lambda given: plan_for(plugin, profile, model, given), [f"-O{level}"])
+        assert flags[0] == "-O0" and (len(flags) == 1 or level > 0)
+
+
+@pytest.mark.parametrize("model", [LLAMA, STATIC], ids=lambda model: model.name)
+@pytest.mark.parametrize(("name", "target"), TARGETS, ids=[":".join(row) for row in TARGETS])
+def test_so_can_two_devices_and_what_users_set(name: str, target: str, model: ModelConfig) -> None:
+    plugin = PLUGINS[name]
+    profile = plugin.targets()[target]
+    for words in ("-tp 2", "-cc.custom_ops=all", "--enforce-eager", "--batch-invariant", "-cc.mode=NONE"):
+        written_out(lambda given: plan_for(plugin, profile, model, given), ["-O2", *words.split()])
 
 
 @pytest.mark.parametrize("level", range(4))
