@@ -26,9 +26,18 @@ def _alike(count: int, known: tuple[str, ...] = _HALVES) -> Predicate:
     )
 
 
+def _columns(shapes: Any, at: int) -> Any:
+    """The last axis of input ``at``, ``None`` where there is none."""
+    return shapes[at][-1] if at < len(shapes) and shapes[at] else None
+
+
 def _whole_rows(weight: int) -> Predicate:
     """The norm runs over the whole row."""
-    return fact("call_shapes", lambda found: found[0][-1] == found[weight][-1], "a weight as wide as a row")
+    return fact(
+        "call_shapes",
+        lambda found: _columns(found, 0) == _columns(found, weight) is not None,
+        "a weight as wide as a row",
+    )
 
 
 def _stored_as(*names: str) -> Predicate:
@@ -42,7 +51,7 @@ def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
         return Verdict(False, "ranks, shapes or dtype of the call unknown")
     if (profile.arch, ranks) not in ALL_REDUCE_BYTES:
         return Verdict(False, f"{profile.arch} with {ranks} ranks has no fused all-reduce")
-    piece, width = (4 if dtype == "float32" else 8), shapes[0][-1]
+    piece, width = (4 if dtype == "float32" else 8), _columns(shapes, 0)
     if not isinstance(width, int) or width % piece or width > piece * _REDUCE_BLOCK:
         return Verdict(False, f"rows of {width}, needs a multiple of {piece} up to {piece * _REDUCE_BLOCK}")
     return Verdict(True, f"{profile.arch} with {ranks} ranks, rows of {width}")

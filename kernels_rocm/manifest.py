@@ -25,18 +25,27 @@ def _alike(count: int) -> Predicate:
     )
 
 
+def _columns(shapes: Any, at: int) -> Any:
+    """The last axis of input ``at``, ``None`` where there is none."""
+    return shapes[at][-1] if at < len(shapes) and shapes[at] else None
+
+
 def _width(at: int, half: bool = False) -> Predicate:
     """Columns of input ``at`` (of half of them): whole vectors of 8, up to the widest row."""
 
     def fits(found: Any) -> bool:
-        width = found[at][-1]
-        return isinstance(width, int) and width // (2 if half else 1) % 8 == 0 and 0 < width <= WIDEST_ROW * (1 + half)
+        width, parts = _columns(found, at), 1 + half
+        return isinstance(width, int) and width % (8 * parts) == 0 and 0 < width <= WIDEST_ROW * parts
 
     return fact("call_shapes", fits, f"{'halves' if half else 'rows'} of a multiple of 8 up to {WIDEST_ROW}")
 
 
 def _whole_rows(weight: int) -> Predicate:
-    return fact("call_shapes", lambda found: found[0][-1] == found[weight][-1], "a weight as wide as a row")
+    return fact(
+        "call_shapes",
+        lambda found: _columns(found, 0) == _columns(found, weight) is not None,
+        "a weight as wide as a row",
+    )
 
 
 def _dynamic(gated: bool) -> Predicate:
@@ -46,7 +55,9 @@ def _dynamic(gated: bool) -> Predicate:
         missing = [name for name in ("storage", "columns", "power_of_two", "call_shapes") if name not in facts]
         if missing:
             return Verdict(False, f"{', '.join(missing)} unknown")
-        storage, columns, width = facts["storage"], facts["columns"], facts["call_shapes"][0][-1]
+        storage, columns, width = facts["storage"], facts["columns"], _columns(facts["call_shapes"], 0)
+        if not isinstance(width, int):
+            return Verdict(False, f"rows of {width}")
         if facts["power_of_two"]:
             return Verdict(False, "scales that are powers of two: the kernel has no such option")
         whole_row = storage == "int8" and not columns and not gated
@@ -72,7 +83,9 @@ def _parts(profile: DeviceProfile, facts: Facts) -> Verdict:
     sizes, shapes = facts.get("sizes", ()), facts.get("call_shapes", ())
     if len(sizes) != 3 or len(shapes) != 3:
         return Verdict(False, f"parts of {sizes or 'unknown size'}, needs two normalised ones and a rest")
-    ok = (shapes[1][0], shapes[2][0]) == tuple(sizes[:2]) and all(n % 8 == 0 and n <= WIDEST_ROW for n in sizes[:2])
+    ok = (_columns(shapes, 1), _columns(shapes, 2)) == tuple(sizes[:2]) and all(
+        n % 8 == 0 and n <= WIDEST_ROW for n in sizes[:2]
+    )
     return Verdict(ok, f"parts of {sizes}" + ("" if ok else f", needs multiples of 8 up to {WIDEST_ROW}"))
 
 
@@ -83,7 +96,7 @@ def _heads(profile: DeviceProfile, facts: Facts) -> Verdict:
         return Verdict(False, "head_dim or inputs of the call unknown")
     if {dtypes[0], dtypes[1], dtypes[3], dtypes[4]} != {"bfloat16"} or dtypes[2] != "float32":
         return Verdict(False, f"types {' '.join(dtypes)}, needs bfloat16 with a float32 table")
-    page, turned = shapes[4][2], shapes[2][-1]
+    page, turned = shapes[4][2] if len(shapes[4]) == 5 else None, _columns(shapes, 2)
     ok = turned == dim and all(isinstance(n, int) and n & (n - 1) == 0 for n in (dim, page))
     wanted = "" if ok else "; needs whole heads, and powers of two"
     return Verdict(ok, f"{turned} of {dim} columns turned, pages of {page}{wanted}")
