@@ -92,7 +92,7 @@ def _cell(number: int, device: Device, cell: Cell, asked: int) -> str:
         }
         inner = "".join(
             f'<span class="fact"><i>{what}</i> <b{" class=off" if value in ("NONE", "none") else ""}>'
-            f"{escape(value)}</b></span>"
+            f"{escape(value).replace('_', '_<wbr>')}</b></span>"
             for what, value in facts.items()
         )
     twin = f'<span class="twin">same plan as -O{cell.twin}</span>' if cell.twin is not None else ""
@@ -151,7 +151,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = []
     for first, *others in rows:
         cells = "".join(f"<td>{_text(text)}</td>" for text in others)
-        lines.append(f'<tr><th scope="row">{_text(first)}</th>{cells}</tr>\n')
+        name = escape(first).replace(".", ".<wbr>")
+        lines.append(f'<tr><th scope="row">{name}</th>{cells}</tr>\n')
     return f'<table class="reasons"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 

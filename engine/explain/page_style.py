@@ -27,8 +27,8 @@ button:hover { border-color: var(--accent) }
 .matrix button { display: flex; flex-direction: column; width: 100%; height: 100%; text-align: left;
   font-size: .8125rem }
 .matrix .level { display: none }
-.fact { display: block; overflow-wrap: anywhere }
-.fact i { display: inline-block; min-width: 4rem; font-style: normal; color: var(--quiet) }
+.fact { display: grid; grid-template-columns: 3.75rem 1fr }
+.fact i { font-style: normal; color: var(--quiet) }
 .fact b { font-weight: 600 }
 .fact .off { font-weight: 400; color: var(--quiet) }
 .twin { display: block; margin-top: .25rem; color: var(--accent) }
@@ -56,7 +56,6 @@ summary { font-weight: 600; padding: .5rem 0; cursor: pointer }
   .matrix tbody th { grid-column: 1 / -1; padding-bottom: .25rem }
   .matrix td { height: auto }
   .matrix .level { display: block; font-weight: 600 }
-  .fact i { min-width: 0 }
   dialog { padding: 0 .75rem .75rem }
   .reasons thead { position: absolute; clip-path: inset(50%) }
   .reasons, .reasons tbody { display: block }

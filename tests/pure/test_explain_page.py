@@ -19,7 +19,7 @@ from engine.explain.page import render_page
 from engine.weights.resolve import Model
 from platforms.contract import DeviceProfile
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "wbr"}
 MODEL = Model(Path("toy"), "toy", "a file")
 NASTY = "<script>alert('x')</script>\"'&"
 
