@@ -87,10 +87,10 @@ def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inpu
 
     truth = as_tuple(op.reference(*(x.clone() for x in inputs), **case.attributes))
     try:
-        given = [x.clone().to(runtime.device) for x in inputs]
-        if row.pack:
-            given = with_packed(op, load_target(row.pack), given, case.attributes)
         with torch.inference_mode(), runtime.compute():
+            given = [x.clone().to(runtime.device) for x in inputs]
+            if row.pack:
+                given = with_packed(op, load_target(row.pack), given, case.attributes)
             found = as_tuple(load_target(row.target)(*given, **case.attributes))
             runtime.synchronize()
             if problem := misfit(found, specs_of(truth)):

@@ -261,9 +261,9 @@ def _row(subject: Subject, row: Kernel) -> str:
     calls = suiting(row, op, runtime, op.cases)
     for call in sorted(calls, key=lambda call: sum(x.numel() for x in call.inputs))[:1]:
         given = [band.tensor for band in bands_of(op, row, call, runtime)]
-        kept = [x.clone() for x in given]
         made: list[tuple[Any, ...]] = []
         with torch.inference_mode(), runtime.compute():
+            kept = [x.clone() for x in given]
 
             def run(given: Any = given, made: Any = made, call: Any = call) -> None:
                 made.append(as_tuple(function(*given, **call.case.attributes)))

@@ -155,7 +155,8 @@ def _mutation(subject: Subject, row: Kernel) -> str:
     runtime, calls = _few(subject, row)
     op = subject.ops[row.op]
     for call in calls:
-        before = [runtime.fetch(band.tensor).wait().clone() for band in bands_of(op, row, call, runtime)]
+        with runtime.compute():
+            before = [runtime.fetch(band.tensor).wait().clone() for band in bands_of(op, row, call, runtime)]
         after = once(subject, row, call, runtime).given
         for at, (old, new) in enumerate(zip(before, after, strict=True)):
             if at not in op.mutates and not torch.equal(_bits(old), _bits(new)):
@@ -184,6 +185,8 @@ def _bits(tensor: Any) -> Any:
 
 def _strided_rows(subject: Subject, row: Kernel) -> str:
     """Rows that lie apart, as slices of a packed projection do: the same result, or a Python error."""
+    import torch
+
     from engine.conformance.bands import strided
 
     runtime, calls = _few(subject, row)
@@ -198,8 +201,9 @@ def _strided_rows(subject: Subject, row: Kernel) -> str:
             continue
         bands = bands_of(op, row, call, runtime)
         tensors = [band.tensor for band in bands]
-        for at in spots:
-            bands[at], tensors[at] = strided(call.inputs[at], runtime.device)
+        with torch.inference_mode(), runtime.compute():
+            for at in spots:
+                bands[at], tensors[at] = strided(call.inputs[at], runtime.device)
         done += 1
         try:
             found = ran(op, row, call, runtime, tensors, bands)
@@ -224,15 +228,16 @@ def _packs(subject: Subject, row: Kernel) -> str:
     runtime, calls = _few(subject, row)
     pack, op = _load(subject, row, "pack"), subject.ops[row.op]
     for call in calls:
-        given = tuple(call.inputs[at].clone().to(runtime.device) for at in op.weights if at < len(call.inputs))
-        before = [x.clone() for x in given]
-        first, second = (pack(given, call.case.attributes) for _ in range(2))
-        if len(first) != len(given):
-            raise Wrong(f"pack makes {len(first)} tensors of {len(given)}, on {call}")
-        if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(first, second, strict=True)):
-            raise Wrong(f"pack is not the same twice, on {call}")
-        if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(before, given, strict=True)):
-            raise Wrong(f"pack changes the weights it is given, on {call}")
+        with torch.inference_mode(), runtime.compute():
+            given = tuple(call.inputs[at].clone().to(runtime.device) for at in op.weights if at < len(call.inputs))
+            before = [x.clone() for x in given]
+            first, second = (pack(given, call.case.attributes) for _ in range(2))
+            if len(first) != len(given):
+                raise Wrong(f"pack makes {len(first)} tensors of {len(given)}, on {call}")
+            if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(before, given, strict=True)):
+                raise Wrong(f"pack changes the weights it is given, on {call}")
+            if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(first, second, strict=True)):
+                raise Wrong(f"pack is not the same twice, on {call}")
     return f"{len(calls)} calls"
 
 

@@ -63,10 +63,13 @@ def suiting(row: Kernel, op: Op, runtime: Runtime, cases: Sequence[Case]) -> lis
 
 def bands_of(op: Op, row: Kernel, call: Sample, runtime: Runtime) -> list[Band]:
     """The call's inputs on the device, weights packed, each between bands."""
-    given: list[Any] = [x.to(runtime.device) for x in call.inputs]
-    if row.pack:
-        given = with_packed(op, load_target(row.pack), given, call.case.attributes)
-    return [banded(x, runtime.device) if x.is_contiguous() else _as_it_lies(x, runtime) for x in given]
+    import torch
+
+    with torch.inference_mode(), runtime.compute():
+        given: list[Any] = [x.to(runtime.device) for x in call.inputs]
+        if row.pack:
+            given = with_packed(op, load_target(row.pack), given, call.case.attributes)
+        return [banded(x, runtime.device) if x.is_contiguous() else _as_it_lies(x, runtime) for x in given]
 
 
 def _as_it_lies(tensor: Any, runtime: Runtime) -> Band:

@@ -9,12 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engine.conformance.check import CHAPTERS, NO_DEVICE, Check, NotSupported, Wrong, check, said
-from platforms.contract import DeviceProfile, FusionOffer, FusionRule, Kernel, PlatformPlugin, Probe, Runtime
+from platforms.contract import DeviceProfile, FusionOffer, FusionRule, Kernel, PlatformPlugin, Runtime
 
 if TYPE_CHECKING:
     from engine.ops import Op
-
-PROBE_SECONDS = 2.0
+    from platforms.discovery import Candidate
 
 
 class Subject:
@@ -67,22 +66,16 @@ class Subject:
         return dict(self.plugin.targets())
 
     @cached_property
-    def _probed(self) -> tuple[Probe, str]:
-        from platforms.bounded import Bounded, NoAnswer
+    def _probed(self) -> Candidate:
+        """What discovery makes of it; its faults are told by the contract's own chapter."""
+        from platforms.discovery import Candidate, probed
 
-        # Its faults are told by the contract's own chapter.
-        try:
-            found = Bounded(self.plugin.probe).result(PROBE_SECONDS)
-            return found, "; ".join((*found.problems, *found.evidence)) or "its probe says nothing"
-        except NoAnswer:
-            return Probe(), f"its probe did not answer in {PROBE_SECONDS:g} s"
-        except (Exception, SystemExit) as error:
-            return Probe(), f"its probe raised {said(error)}"
+        return probed((Candidate(self.plugin.name, self.source, self.plugin.kind, plugin=self.plugin),))[0]
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
         """Those its probe sees here."""
-        return self._probed[0].profiles
+        return self._probed.devices
 
     @cached_property
     def profiles(self) -> dict[str, DeviceProfile]:
@@ -92,7 +85,7 @@ class Subject:
     def need_device(self) -> None:
         """Raises ``NotSupported`` where the probe sees none."""
         if not self.devices:
-            raise NotSupported(f"{NO_DEVICE}: {self._probed[1]}")
+            raise NotSupported(f"{NO_DEVICE}: {self._probed.reason}")
 
     @cached_property
     def _opened(self) -> Runtime | str:
@@ -117,8 +110,7 @@ def find(name: str) -> Subject:
     """An installed platform by name, or ``module:attribute``. Raises ``PlatformError``."""
     from difflib import get_close_matches
 
-    from platforms.candidates import ByHand, Point, installed, loaded
-    from platforms.discovery import PlatformError
+    from platforms.discovery import ByHand, PlatformError, Point, installed, loaded
 
     known = installed()
     found: list[Point] = [point for point in known if point.name == name]
