@@ -11,7 +11,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tens
     """As the op, for 16-bit types. Rows may be strided; a row holds one or several runs of ``len(weight)``."""
     call = function("flashinfer.norm", "rmsnorm", "input", "weight", "eps", "out")
     rows = _dense(x)
-    rows = rows if rows.shape[-1] == weight.shape[0] else rows.reshape(len(x), -1, weight.shape[0])
+    run = weight.shape[0]
+    rows = rows if rows.shape[-1] == run else rows.reshape(len(x), x.shape[-1] // run, run)
     out = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
     call(input=rows, weight=weight, eps=eps, out=out)
     return out.view(x.shape)

@@ -24,7 +24,7 @@ def rotary_kv_write(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the fused op, for whole heads of bfloat16. The table has a row per token, so tokens are its positions."""
     call = function("aiter.ops.triton.fusions.fused_kv_cache", "fused_qk_rope_reshape_and_cache", *_NAMES)
-    queries, keys, values = (part.reshape(len(q), -1, head_dim) for part in (q, k, v))
+    queries, keys, values = (x.reshape(len(x), x.shape[-1] // head_dim, head_dim) for x in (q, k, v))
     cos, sin = table.chunk(2, dim=-1)
     turned = torch.empty(queries.shape, dtype=q.dtype, device=q.device)
     call(

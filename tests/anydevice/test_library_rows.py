@@ -131,6 +131,16 @@ def test_a_library_row_gives_what_the_reference_gives(libraries, library, op, si
         assert at in OPS[op].mutates or torch.equal(after, before), f"input {at} of {op} was written"
 
 
+@pytest.mark.parametrize("row", [FLASHINFER["rms_norm"], AITER["rms_norm"]], ids=lambda row: row.name)
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_H_FUS_08_heads_are_normed_where_they_lie(libraries, row, tokens):
+    """q of a packed qkv: heads of 16 in rows of 3 * 64."""
+    packed, weight = torch.randn(tokens, 192).bfloat16(), torch.randn(16).bfloat16()
+    found = load_target(row.target)(packed[:, :64], weight, eps=1e-6)
+    expected = OPS["rms_norm"].reference(packed[:, :64].contiguous(), weight, eps=1e-6)
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=0)
+
+
 def test_every_library_row_is_run_above():
     assert {(library, op) for library, op, *_ in CASES} == {
         *(("flashinfer", op) for op in FLASHINFER),
