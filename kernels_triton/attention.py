@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels_triton.launch import block, launch, rows
+from kernels_triton.rows import LIMITS, quantized
 
 Tensor = torch.Tensor
 
@@ -27,6 +28,7 @@ def attention_kernel(
     blocks,
     starts,
     lengths,
+    out_scale,
     out,
     requests,
     table_stride,
@@ -47,6 +49,10 @@ def attention_kernel(
     DIM: tl.constexpr,
     WINDOW: tl.constexpr,
     KIND: tl.constexpr,
+    STORE: tl.constexpr,
+    LEAST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """Program (i, kv head): ``TOKENS`` new tokens of one request, the ``GROUP`` query heads of the KV head side by
     side. Request r owns the programs from ``starts[r] // TOKENS + r`` on; the last ones of it may find nothing."""
@@ -103,8 +109,56 @@ def attention_kernel(
             sums = tl.dot(weights.to(KIND), values, sums * shrink[:, None], input_precision="ieee")
             peak = higher
         result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
+        if STORE:
+            result = result.to(q.dtype.element_ty).to(tl.float32)
+            result = quantized(result, tl.load(out_scale), LEAST, LARGEST, WHOLE)
         target = out + at[:, None] * (heads * dim) + (head * dim)[:, None] + column[None, :]
         tl.store(target, result.to(out.dtype.element_ty), mask=inside)
+
+
+def _attend(
+    q: Tensor,
+    cache: Tensor,
+    blocks: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int | None,
+    out_scale: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    query, requests = rows(q), lengths.shape[0]
+    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    group, dim = heads // kv_heads, max(block(head_dim), 16)
+    kind = _KINDS.get(q.dtype, tl.float32) if q.dtype == cache.dtype else tl.float32
+    table = EXACT if kind == tl.float32 else LONG if query.shape[0] > requests else SINGLE
+    most, keys, warps = next(sizes for largest, sizes in table.items() if dim <= largest)
+    size = max(block(group), most)
+    tokens = size // group
+    least, largest_value = LIMITS.get(dtype, (0.0, 0.0))
+    launch(
+        attention_kernel,
+        (query.shape[0] // tokens + requests if requests else 0, kv_heads),
+        *(query, cache, blocks, starts, lengths, out_scale, out),
+        *(requests, blocks.stride(0), query.stride(0)),
+        *(*cache.stride()[:4], cache.shape[2], heads, head_dim, window or 0, scale),
+        warps=warps,
+        GROUP=group,
+        TOKENS=tokens,
+        ROWS=size,
+        KEYS=keys,
+        DIM=dim,
+        WINDOW=window is not None,
+        KIND=kind,
+        STORE=out_scale is not None,
+        LEAST=least,
+        LARGEST=largest_value,
+        WHOLE=dtype == torch.int8,
+    )
+    return out
 
 
 def attention(
@@ -121,26 +175,25 @@ def attention(
     window: int | None,
 ) -> Tensor:
     """As the op. Sizes of tiles follow from shapes alone, nothing is read on the host."""
-    query, requests = rows(q), lengths.shape[0]
-    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    group, dim = heads // kv_heads, max(block(head_dim), 16)
-    kind = _KINDS.get(q.dtype, tl.float32) if q.dtype == cache.dtype else tl.float32
-    table = EXACT if kind == tl.float32 else LONG if query.shape[0] > requests else SINGLE
-    most, keys, warps = next(sizes for largest, sizes in table.items() if dim <= largest)
-    size = max(block(group), most)
-    tokens = size // group
-    launch(
-        attention_kernel,
-        (query.shape[0] // tokens + requests if requests else 0, kv_heads),
-        *(query, cache, blocks, starts, lengths, out, requests, blocks.stride(0), query.stride(0)),
-        *(*cache.stride()[:4], cache.shape[2], heads, head_dim, window or 0, scale),
-        warps=warps,
-        GROUP=group,
-        TOKENS=tokens,
-        ROWS=size,
-        KEYS=keys,
-        DIM=dim,
-        WINDOW=window is not None,
-        KIND=kind,
-    )
-    return out
+    given = (q, cache, blocks, starts, lengths, heads, kv_heads, head_dim, scale, window)
+    return _attend(*given, None, q.dtype)
+
+
+def attention_quantize_static(
+    q: Tensor,
+    cache: Tensor,
+    blocks: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    out_scale: Tensor,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int | None,
+    storage: str,
+) -> Tensor:
+    """As the fused op: the result stored as ``storage``, divided by ``out_scale``."""
+    given = (q, cache, blocks, starts, lengths, heads, kv_heads, head_dim, scale, window)
+    return _attend(*given, out_scale, getattr(torch, storage))

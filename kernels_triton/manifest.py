@@ -124,6 +124,7 @@ ROWS: tuple[Kernel, ...] = (
     _row("qk_norm_rotary_kv_write", "rotary", _types(0, 2, 5), _heads(1, 3)),
     _row("mla_write", "mla", _types(0, 1)),
     _row("rotary_mla_write", "mla", _types(0, 1, 3)),
-    _row("attention", "attention", _types(0), _head_fits, invariant=False, graph_batches="any"),
+    _row("attention", "attention", _types(0), _head_fits, invariant=False),
+    _row("attention_quantize_static", "attention", _types(0), _storage, _head_fits, invariant=False),
 )
 """One row per op; every one is named ``triton``."""

@@ -33,7 +33,8 @@ def _value(x, y, weight, at, mask, n, inverse, KIND: tl.constexpr, SUM: tl.const
 
 
 @triton.jit
-def _quantized(value, factor, LEAST: tl.constexpr, LARGEST: tl.constexpr, WHOLE: tl.constexpr):
+def quantized(value, factor, LEAST: tl.constexpr, LARGEST: tl.constexpr, WHOLE: tl.constexpr):
+    """``value / factor``, clamped, and whole where the storage type is."""
     value = tl.clamp(tl.div_rn(value, factor), LEAST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     if WHOLE:
         value = (value + 12582912.0) - 12582912.0  # 1.5 * 2**23: the sum has no bits below one, ties go to even
@@ -112,7 +113,7 @@ def row_kernel(
             at = which[:, None] * group + column
             value = _value(x, y, weight, at, (column < group) & (at < n), n, inverse, KIND, SUM)
             if STORE != "same":
-                value = _quantized(value, factor[:, None], LEAST, LARGEST, WHOLE)
+                value = quantized(value, factor[:, None], LEAST, LARGEST, WHOLE)
             tl.store(out + at, value.to(out.dtype.element_ty), mask=(column < group) & (at < width))
 
 

@@ -29,11 +29,13 @@ def storage(arch):
     return "float8_e4m3fnuz" if arch == "gfx942" else "float8_e4m3fn"
 
 
-def attend(tokens, dim, dtype=HALF, window=None):
-    cache, tables = empty(2, 100, 16, 8, dim, dtype=dtype), (empty(n, dtype=torch.int32) for n in (5, 4))
-    how = dict(heads=32, kv_heads=8, head_dim=dim, scale=0.1, window=window)
-    blocks = empty(4, 20, dtype=torch.int32)
-    return record(attention.attention, empty(tokens, 32 * dim, dtype=dtype), cache, blocks, *tables, **how)
+def attend(tokens, dim, dtype=HALF, window=None, **stored):
+    cache, tables = empty(2, 100, 16, 8, dim, dtype=dtype), [empty(n, dtype=torch.int32) for n in (5, 4)]
+    how = dict(heads=32, kv_heads=8, head_dim=dim, scale=0.1, window=window, **stored)
+    given = [empty(tokens, 32 * dim, dtype=dtype), cache, empty(4, 20, dtype=torch.int32), *tables]
+    if stored:
+        return record(attention.attention_quantize_static, *given, empty(1, dtype=SINGLE), **how)
+    return record(attention.attention, *given, **how)
 
 
 def launches(op: str, arch: str) -> list[Launch]:
@@ -49,6 +51,8 @@ def launches(op: str, arch: str) -> list[Launch]:
     if op == "attention":  # tiles of each table, the largest heads in float32
         long = [*attend(70, 64, window=100), *attend(70, 128), *attend(70, 256)]
         return [*attend(4, 128), *long, *attend(4, 256, SINGLE)]
+    if op == "attention_quantize_static":
+        return [*attend(4, 128, **kind), *attend(70, 128, **kind)]
     function, *given, how = {
         "rms_norm": (norm.rms_norm, x, weight, eps),
         "rms_norm_quantize_static": (norm.rms_norm_quantize_static, x, weight, one, {**eps, **kind}),
