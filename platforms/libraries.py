@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from platforms.machine import Machine
 
+_BUILDS: Mapping[str, str] = {"cuda": "libtorch_cuda.so", "hip": "libtorch_hip.so"}
+
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
@@ -21,26 +23,29 @@ class TorchBuild:
 
 
 def torch_build(machine: Machine) -> TorchBuild:
-    """Read from torch's own ``version.py`` as text; from the local version suffix where that file is missing."""
+    """Read from torch's own ``version.py`` as text; where that says nothing, from the libraries beside it; from the
+    local version suffix where those are missing too."""
     version, folder = machine.version("torch"), machine.folder("torch")
-    text = ""
-    if folder is not None:
-        try:
-            text = (folder / "version.py").read_text("utf-8", "replace")
-        except OSError:
-            text = ""
-    if text:
-        said = {
-            name: match.group(1) if (match := re.search(rf"^{name}\b[^=]*=\s*'([^']*)'", text, re.MULTILINE)) else ""
-            for name in ("__version__", "cuda", "hip")
-        }
-        return TorchBuild(version or said["__version__"], said["cuda"], said["hip"], "torch/version.py")
+    said = _stated(machine.read(str((folder / "version.py").absolute()))) if folder is not None else {}
+    if said:
+        where = "torch/version.py"
+        return TorchBuild(version or said.get("__version__", ""), said.get("cuda", ""), said.get("hip", ""), where)
+    for name, file in _BUILDS.items():
+        if folder is not None and (folder / "lib" / file).exists():
+            return TorchBuild(version or "unknown", how=f"torch/lib/{file}", **{name: "unknown"})
     if not version:
         return TorchBuild()
     suffix = version.partition("+")[2]
     cuda = re.search(r"cu(\d+)", suffix)
     hip = re.search(r"rocm([\d.]+)", suffix)
     return TorchBuild(version, cuda.group(1) if cuda else "", hip.group(1) if hip else "", f"version suffix {suffix!r}")
+
+
+def _stated(text: str) -> dict[str, str]:
+    """``__version__``, ``cuda`` and ``hip``, those that stand there; empty where neither of the builds does."""
+    found = re.findall(r"^(__version__|cuda|hip)\b[^=\n]*=[ \t]*(?:None|['\"]([^'\"\n]*)['\"])", text, re.MULTILINE)
+    said = dict(found)
+    return said if {"cuda", "hip"} & set(said) else {}
 
 
 def present(machine: Machine, wanted: Mapping[str, tuple[str, tuple[str, ...]]]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ def _version(distribution: str) -> str:
 
     try:
         return version(distribution) or ""
-    except PackageNotFoundError:
+    except (PackageNotFoundError, OSError, KeyError, ValueError):
         return ""
 
 
@@ -24,10 +25,11 @@ def _folder(module: str) -> Path | None:
 
     try:
         spec = find_spec(module)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, AttributeError):
         return None
-    places = spec.submodule_search_locations if spec else None
-    return Path(next(iter(places))) if places else None
+    # A folder of that name without a module in it is found too, as a namespace without an origin.
+    places = spec.submodule_search_locations if spec and spec.origin else None
+    return next((Path(place) for place in places or ()), None)
 
 
 def _which(program: str) -> str | None:
@@ -37,13 +39,34 @@ def _which(program: str) -> str | None:
 
 
 def _cpus() -> frozenset[int]:
-    if hasattr(os, "sched_getaffinity"):
+    try:
         return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
+    except (AttributeError, OSError):
+        return frozenset(range(os.cpu_count() or 1))
 
 
 def _processor() -> str:
     return os.uname().machine if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
+
+
+_WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+def whole(text: str) -> int | None:
+    """A count as system files print it, or ``None``: no sign, no other script's digits, nothing beyond 19 of them."""
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def figures(text: str) -> dict[str, int]:
+    """Lines of a name, a count and perhaps more (``MemTotal: 1 kB``); other lines are left out."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0].rstrip(":"): found for row in rows if len(row) > 1 and (found := whole(row[1])) is not None}
+
+
+def printable(text: str, most: int = 60) -> str:
+    """At most ``most`` characters of somebody else's text, with what no terminal or encoding may meet written out."""
+    text = text if len(text) <= most else f"{text[: most - 3]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +85,22 @@ class Machine:
     processor: Callable[[], str] = _processor
 
     def read(self, path: str, limit: int = 1 << 16) -> str:
-        """At most ``limit`` bytes of a file as text, stripped; ``""`` where it is absent or unreadable."""
+        """At most ``limit`` bytes of a file as text, stripped; ``""`` where it is absent, unreadable, or a pipe in
+        which nothing lies."""
         try:
-            with open(self.root / path, "rb") as file:
-                return file.read(limit).decode("utf-8", "replace").strip("\0\n\t ")
+            with open(self.root / path, "rb", opener=_at_once) as file:
+                return (file.read(limit) or b"").decode("utf-8", "replace").strip("\0\n\t ")
         except (OSError, ValueError):
             return ""
 
     def names(self, path: str) -> list[str]:
-        """Entries of a folder, numbers in numeric order; empty where it is absent or unreadable."""
+        """Entries of a folder, numbers in numeric order, without names that are no text; empty where it is absent or
+        unreadable."""
         try:
-            return sorted(os.listdir(self.root / path), key=lambda name: (len(name), name))
+            names = [name for name in os.listdir(self.root / path) if name.isprintable()]
         except (OSError, ValueError):
             return []
+        return sorted(names, key=lambda name: (len(name), name))
 
     def has(self, path: str) -> bool:
         """Whether the path exists."""
@@ -87,18 +113,22 @@ class Machine:
         return "present" if os.access(self.root / path, os.R_OK | os.W_OK) else "not permitted"
 
     def integer(self, path: str) -> int | None:
-        """The file's content as a number, or ``None`` where it is not one."""
-        try:
-            return int(self.read(path))
-        except ValueError:
-            return None
+        """The file's content as a count, or ``None`` where it is not one."""
+        return whole(self.read(path, 64))
 
     def memory(self) -> Mapping[str, int]:
         """``/proc/meminfo`` in bytes; empty where there is none."""
-        rows = (line.split() for line in self.read("proc/meminfo").splitlines())
-        return {row[0].rstrip(":"): int(row[1]) << 10 for row in rows if len(row) >= 2 and row[1].isdigit()}
+        return {name: found << 10 for name, found in figures(self.read("proc/meminfo")).items()}
 
     def free_memory(self) -> tuple[int, int]:
-        """Bytes the operating system would hand out now, and all it has; zeros where it does not say."""
+        """Bytes the operating system would hand out now, and all it has; zeros where it does not say. Kernels before
+        3.14 print no ``MemAvailable``: what is free or holds file pages stands for it."""
         rows = self.memory()
-        return rows.get("MemAvailable", 0), rows.get("MemTotal", 0)
+        total = rows.get("MemTotal", 0)
+        spare = sum(rows.get(name, 0) for name in ("MemFree", "Buffers", "Cached")) - rows.get("Shmem", 0)
+        return min(rows.get("MemAvailable", max(spare, 0)), total), total
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Never waits for somebody to open the other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_NUMBER = re.compile(r"[+-]?\d{1,9}")
+from platforms.machine import printable
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
 _ID = re.compile(r"(GPU|MIG)-\S+", re.IGNORECASE)
 
 
@@ -29,7 +31,8 @@ def resolve(
     """Apply the variables. ``stages``: each stage's numbers index what the stage before left; within a stage the
     first variable that is set counts. ``devices``: how many there are, or the id of each (``""`` where unknown).
 
-    A list ends at its first entry that names nothing, as the drivers have it; empty means none.
+    A list ends at its first entry that names nothing, as the drivers have it; empty means none. An id may be cut short
+    and in any case, and stays text where ids are unknown.
     ``duplicate_hides_all``: the driver shows nothing at all when a device is listed twice.
     """
     ids = ("",) * devices if isinstance(devices, int) else tuple(devices)
@@ -44,15 +47,16 @@ def resolve(
         name, text = given[0]
         for other, value in given[1:]:
             if value.strip() != text.strip():
-                problems.append(f"{name}={_short(text)} and {other}={_short(value)} differ; {name} counts: unset one")
+                said = f"{name}={printable(text)} and {other}={printable(value)} differ"
+                problems.append(f"{said}; {name} counts: unset one")
         if not text.strip():
             evidence.append(f"{name} is set and empty: no device is visible")
             left = []
         else:
             left, problem = _apply(name, text, left, ids, before, duplicate_hides_all)
-            evidence.append(f"{name}={_short(text)} leaves {len(left)} of {len(ids)}")
+            evidence.append(f"{name}={printable(text)} leaves {len(left)} of {len(ids)}")
             problems += [problem] if problem else []
-        before = f"{name}={_short(text)} leaves {len(left)}, counted from 0"
+        before = f"{name}={printable(text)} leaves {len(left)}, counted from 0"
     return Visible(tuple(left), tuple(evidence), tuple(problems))
 
 
@@ -61,36 +65,38 @@ def _apply(
 ) -> tuple[list[int | str], str]:
     chosen: list[int | str] = []
     taken: set[int | str] = set()
-    for entry in (part.strip() for part in text.split(",")):
+    given = f"{name}={printable(text)}"
+    entries = [part.strip() for part in text.split(",")]
+    for position, entry in enumerate(entries, 1):
+        if not entry and position == len(entries):
+            return chosen, ""
+        word = printable(entry)
         if _NUMBER.fullmatch(entry):
-            number = int(entry)
+            number = int(entry[:20])
             if number < 0:
                 return chosen, ""
             if number >= len(left):
-                return chosen, f"{name}={_short(text)} asks for device {number}, but {before}"
+                return chosen, f"{given} asks for device {word}, but {before}"
             device = left[number]
         elif _ID.fullmatch(entry):
             matches = [index for index in left if isinstance(index, int) and _names(entry, ids[index])]
             if len(matches) > 1:
-                return chosen, f"{name}: {entry} is the beginning of {len(matches)} ids; write it out"
+                return chosen, f"{name}: {word} is the beginning of {len(matches)} ids; write it out"
             known = all(ids[index] for index in left if isinstance(index, int))
             if not matches and known and ids and entry[:3].upper() == "GPU":
-                return chosen, f"{name}: no device here is called {entry}"
+                return chosen, f"{name}: no device here is called {word}"
             device = matches[0] if matches else entry
         else:
-            return chosen, f"{name}={_short(text)}: {_short(entry)!r} is neither a number nor a GPU- or MIG- id"
-        if device in taken:
+            return chosen, f"{given}: {word!r} is neither a number nor a GPU- or MIG- id"
+        same = device.lower() if isinstance(device, str) else device
+        if same in taken:
             if duplicate_hides_all:
-                return [], f"{name}={_short(text)} lists {_short(entry)} twice: the driver then shows no device"
-            return chosen, f"{name}={_short(text)} lists {_short(entry)} twice; the list ends there"
-        taken.add(device)
+                return [], f"{given} lists {word} twice: the driver then shows no device"
+            return chosen, f"{given} lists {word} twice; the list ends there"
+        taken.add(same)
         chosen.append(device)
     return chosen, ""
 
 
 def _names(entry: str, full: str) -> bool:
     return bool(full) and full.lower().startswith(entry.lower())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."

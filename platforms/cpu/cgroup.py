@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from platforms.machine import Machine
+from platforms.cpu.ranges import Ranges, parse
+from platforms.machine import Machine, figures, whole
 
 _ROOT = "sys/fs/cgroup"
+_PERIOD = 100_000
+"""Microseconds; the kernel's own, for where only the quota can be read."""
+_LONGEST_PATH = 4096
+_NO_LIMIT = 1 << 60
+"""Bytes. Version 1 says that there is no limit with the largest multiple of a page."""
 
 
 def cpu_quota(machine: Machine) -> tuple[int, int, str] | None:
@@ -14,32 +20,48 @@ def cpu_quota(machine: Machine) -> tuple[int, int, str] | None:
     where nothing limits it."""
     found = []
     for version, folder in _folders(machine, "cpu"):
-        if version == 2:
-            path, fields = f"{folder}/cpu.max", machine.read(f"{folder}/cpu.max").split()
-        else:
-            path = f"{folder}/cpu.cfs_quota_us"
-            fields = [machine.read(path), machine.read(f"{folder}/cpu.cfs_period_us")]
-        if len(fields) == 2 and all(field.isdigit() and int(field) > 0 for field in fields):
-            found.append((int(fields[0]), int(fields[1]), f"/{path}"))
+        path = f"{folder}/{'cpu.max' if version == 2 else 'cpu.cfs_quota_us'}"
+        fields = machine.read(path, 256).split()
+        if version == 1:
+            fields += machine.read(f"{folder}/cpu.cfs_period_us", 64).split()
+        quota = whole(fields[0]) if fields else None
+        period = whole(fields[1]) if len(fields) > 1 else _PERIOD
+        if quota and period:
+            found.append((quota, period, f"/{path}"))
     return min(found, key=lambda limit: limit[0] / limit[1], default=None)
 
 
+def allowed_cpus(machine: Machine) -> list[tuple[Ranges, str]]:
+    """The (CPUs, file) of every group on the way that names some. A kernel keeps the affinity mask inside them; what
+    imitates a kernel may not."""
+    found = []
+    for version, folder in _folders(machine, "cpuset"):
+        names = ("cpuset.cpus.effective",) if version == 2 else ("cpuset.effective_cpus", "cpuset.cpus")
+        for path in (f"{folder}/{name}" for name in names):
+            if spans := parse(machine.read(path)):
+                found.append((spans, f"/{path}"))
+                break
+    return found
+
+
 def memory_limit(machine: Machine) -> tuple[int, int, str] | None:
-    """The tightest (limit, bytes in use without reclaimable file pages, file), or ``None``. A figure beyond the
-    machine's memory is how version 1 says that there is none."""
+    """(bytes of the tightest limit, bytes that the fullest group on the way leaves, file of the limit), or ``None``.
+    File pages that can be reclaimed are not in use. A figure beyond the machine's memory is no limit."""
     total = machine.memory().get("MemTotal", 0)
     found = []
     for version, folder in _folders(machine, "memory"):
         path = f"{folder}/{'memory.max' if version == 2 else 'memory.limit_in_bytes'}"
         limit = machine.integer(path)
-        if limit is None or limit <= 0 or (total and limit >= total):
+        if not limit or limit >= (total or _NO_LIMIT):
             continue
         used = machine.integer(f"{folder}/{'memory.current' if version == 2 else 'memory.usage_in_bytes'}") or 0
-        rows = (line.split() for line in machine.read(f"{folder}/memory.stat").splitlines())
-        figures = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
-        reclaimable = figures.get("inactive_file" if version == 2 else "total_inactive_file", 0)
-        found.append((limit, max(used - reclaimable, 0), f"/{path}"))
-    return min(found, key=lambda row: row[0], default=None)
+        rows = figures(machine.read(f"{folder}/memory.stat"))
+        reclaimable = rows.get("inactive_file" if version == 2 else "total_inactive_file", 0)
+        found.append((limit, max(limit - max(used - reclaimable, 0), 0), f"/{path}"))
+    if not found:
+        return None
+    limit, _, path = min(found, key=lambda row: row[0])
+    return limit, min(left for _, left, _ in found), path
 
 
 def _folders(machine: Machine, controller: str) -> Iterator[tuple[int, str]]:
@@ -56,7 +78,7 @@ def _folders(machine: Machine, controller: str) -> Iterator[tuple[int, str]]:
             groups[1] = path
             mounts[1].append(f"{_ROOT}/{controllers}")
     for version, path in groups.items():
-        parts = [part for part in path.split("/") if part not in ("", "..", ".")]
+        parts = [part for part in path[:_LONGEST_PATH].split("/") if part not in ("", "..", ".")]
         for mount in dict.fromkeys(mounts[version]):
             for depth in range(len(parts), -1, -1):
                 yield version, "/".join((mount, *parts[:depth]))

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from platforms.machine import Machine
+from platforms.cpu.ranges import inside, parse
+from platforms.machine import Machine, whole
 
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
@@ -51,21 +52,30 @@ def from_rows(rows: Iterable[Mapping[str, Any]]) -> Topology:
     return Topology(tuple(cpus))
 
 
-def read(machine: Machine) -> Topology:
-    """From sysfs; on a system without it every allowed CPU is a core on node 0."""
-    node_of: dict[int, str] = {}
-    for name in machine.names(_NODES):
-        if name.startswith("node") and name[4:].isdigit():
-            for index in parse_list(machine.read(f"{_NODES}/{name}/cpulist")):
-                node_of[index] = name[4:]
+def read(machine: Machine, cpus: Iterable[int]) -> Topology:
+    """Of these CPUs, from sysfs; on a system without it each is a core on node 0."""
+    numbers = [name[4:] for name in machine.names(_NODES) if name.startswith("node") and whole(name[4:]) is not None]
+    nodes = [(number, parse(machine.read(f"{_NODES}/node{number}/cpulist"))) for number in numbers]
     return from_rows(
         {
             "cpu": index,
-            "core": machine.read(f"{_CPUS}/cpu{index}/topology/thread_siblings_list"),
-            "node": node_of.get(index),
+            "core": _siblings(machine, index),
+            "node": next((number for number, spans in nodes if inside(spans, index)), None),
         }
-        for index in sorted(machine.cpus())
+        for index in sorted(cpus)
     )
+
+
+def online(machine: Machine, cpus: frozenset[int]) -> frozenset[int]:
+    """Those that run; all of them where the system does not say."""
+    spans = parse(machine.read(f"{_CPUS}/online"))
+    return frozenset(cpu for cpu in cpus if inside(spans, cpu)) or cpus
+
+
+def _siblings(machine: Machine, cpu: int) -> str:
+    """What names its core: the list of threads that share it; ``""`` where that is damaged."""
+    text = machine.read(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list", 4096)
+    return text if inside(parse(text), cpu) else ""
 
 
 def cache_bytes(machine: Machine, cpu: int) -> dict[str, int]:
@@ -73,24 +83,13 @@ def cache_bytes(machine: Machine, cpu: int) -> dict[str, int]:
     sizes: dict[str, int] = {}
     folder = f"{_CPUS}/cpu{cpu}/cache"
     for name in machine.names(folder):
-        level, kind = machine.integer(f"{folder}/{name}/level"), machine.read(f"{folder}/{name}/type")
-        size = machine.read(f"{folder}/{name}/size")
-        unit = {"K": 10, "M": 20}.get(size[-1:], 0)
-        if level and kind in ("Data", "Unified") and size.rstrip("KM").isdigit():
-            sizes[f"l{level}_bytes"] = int(size.rstrip("KM")) << unit
+        level, kind = machine.integer(f"{folder}/{name}/level"), machine.read(f"{folder}/{name}/type", 64)
+        text = machine.read(f"{folder}/{name}/size", 64)
+        size, unit = whole(text.rstrip("KMG")), {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+        if level in (1, 2, 3) and kind in ("Data", "Unified") and size:
+            sizes[f"l{level}_bytes"] = size << unit
     return sizes
 
 
-def parse_list(text: str) -> list[int]:
-    """``0-3,8`` → 0, 1, 2, 3, 8; parts that are no numbers are left out."""
-    indices: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            indices += range(int(first), int(last or first) + 1)
-    return indices
-
-
 def _number(value: Any) -> int:
-    text = str(value).strip()
-    return int(text) if text.isdigit() else 0
+    return whole(str(value).strip()) or 0

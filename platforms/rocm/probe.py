@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from platforms.accelerator import Found, Rung, profile
-from platforms.bounded import Bounded, NoAnswer
 from platforms.contract import Probe
+from platforms.ladder import asked_of_the_container, climb
 from platforms.libraries import present, torch_build
 from platforms.machine import Machine
 from platforms.rocm.archs import ARCHS
 from platforms.rocm.kfd import VARIABLES, kfd
 from platforms.rocm.smi import smi
 from platforms.visible import resolve
-
-SMI_SECONDS = 1.5
 
 LIBRARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("torch", ("torch",)),
@@ -25,16 +23,10 @@ LIBRARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 def probe(machine: Machine) -> Probe:
     """Visible devices, none where the installed torch could not use them: then ``auto`` goes to another platform and
     asking by name explains why."""
-    evidence: list[str] = []
-    problems: list[str] = []
-    found = Rung()
-    for rung in (kfd, _smi_in_time, wsl):
-        found = rung(machine)
-        evidence += found.evidence
-        problems += found.problems
-        if found.devices or found.problems:
-            break
+    found = climb(machine, (("KFD", kfd), ("amdsmi", smi), ("WSL", wsl)))
+    evidence, problems = list(found.evidence), list(found.problems)
     if not found.devices:
+        evidence += asked_of_the_container(machine.environ, "AMD_VISIBLE_DEVICES")
         return Probe((), tuple(evidence), tuple(problems))
     build = torch_build(machine)
     evidence.append(f"torch {build.version or 'absent'}, built for HIP {build.hip or 'none'} ({build.how})")
@@ -66,10 +58,3 @@ def wsl(machine: Machine) -> Rung:
     seen = resolve(machine.environ, VARIABLES, 1)
     how = {name: "unknown until opened" for name in ("product", "arch", "memory_bytes")}
     return Rung(tuple(Found(how=how) for _ in seen.devices), (f"/dev/dxg {state}", *seen.evidence), seen.problems)
-
-
-def _smi_in_time(machine: Machine) -> Rung:
-    try:
-        return Bounded(lambda: smi(machine)).result(SMI_SECONDS)
-    except NoAnswer:
-        return Rung(evidence=(f"amdsmi: no answer in {SMI_SECONDS:g} s",))

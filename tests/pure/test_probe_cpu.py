@@ -7,7 +7,8 @@ import pytest
 from platforms.cpu.cgroup import memory_limit
 from platforms.cpu.plugin import CpuPlugin
 from platforms.cpu.probe import count_threads, probe, read_memory
-from platforms.cpu.topology import from_rows, parse_list
+from platforms.cpu.ranges import parse
+from platforms.cpu.topology import from_rows
 from tests.fake_machines import MEMINFO, machine
 
 X86_V3 = "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
@@ -150,5 +151,5 @@ def test_a_compiler_is_a_fact(tmp_path):
 
 
 def test_cpu_lists():
-    assert parse_list("0-2,8,x,5-") == [0, 1, 2, 8]
-    assert parse_list("") == []
+    assert parse("0-2,8,x,5-,7-6,²") == (range(3), range(8, 9))
+    assert parse("") == ()
