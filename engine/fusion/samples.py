@@ -58,7 +58,7 @@ def _rotary_cases(**attributes: Any) -> tuple[Case, ...]:
 
 def _row_cases(*kinds: dict[str, Any]) -> tuple[Case, ...]:
     """Rows of odd widths, each with the next of ``kinds`` as attributes."""
-    widths = ((1, 1), (3, 127), (2, 769), (5, 64))
+    widths = ((1, 1), (3, 127), (2, 769), (5, 64), (4, 64))
     return tuple(
         Case({"tokens": tokens, "hidden": width}, kinds[at % len(kinds)]) for at, (tokens, width) in enumerate(widths)
     )
@@ -70,7 +70,7 @@ def _static(**more: Any) -> tuple[Case, ...]:
 
 def _dynamic(**more: Any) -> tuple[Case, ...]:
     fn, fnuz = "float8_e4m3fn", "float8_e4m3fnuz"
-    kinds = ((fn, 0, False), ("int8", 0, False), (fn, 128, True), (fnuz, 32, False))
+    kinds = ((fn, 0, False), ("int8", 0, False), (fn, 128, True), (fnuz, 32, False), (fn, 32, False))
     names = ("storage", "columns", "power_of_two")
     return _row_cases(*({**dict(zip(names, kind, strict=True)), **more} for kind in kinds))
 

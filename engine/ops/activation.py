@@ -20,7 +20,9 @@ def _half(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, ...]:
 
 
 @op(
-    shapes=_half, inputs=_inputs, cases=tuple(Case({"tokens": t, "hidden": h}) for t, h in [(1, 1), (7, 127), (2, 769)])
+    shapes=_half,
+    inputs=_inputs,
+    cases=tuple(Case({"tokens": t, "hidden": h}) for t, h in [(1, 1), (7, 127), (2, 769), (5, 64)]),
 )
 def silu_and_mul(x: Any) -> Any:
     """``silu(gate) * up`` of x = [gate | up]. x: [tokens, 2·hidden] → [tokens, hidden]. Source: Shazeer,

@@ -7,7 +7,8 @@ from typing import Any
 from engine.ops.spec import EXACT, ONCE, Case, Spec, op
 
 _CASES = tuple(
-    Case({"tokens": t, "hidden": h}, {"eps": e}) for t, h, e in [(1, 1, 1e-6), (7, 127, 1e-5), (3, 769, 1e-8)]
+    Case({"tokens": t, "hidden": h}, {"eps": e})
+    for t, h, e in [(1, 1, 1e-6), (7, 127, 1e-5), (3, 769, 1e-8), (5, 64, 1e-6)]
 )
 
 
