@@ -5,8 +5,9 @@ Enumerating loads nothing. A descriptor that breaks is a row with its error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from platforms.bounded import Bounded, NoAnswer
@@ -14,6 +15,7 @@ from platforms.contract import API_VERSION, DeviceProfile, PlatformPlugin, Probe
 
 GROUP = "engine.platforms"
 PROBE_SECONDS = 2.0
+_LATE = f"its probe did not answer in {PROBE_SECONDS:g} s"
 
 
 class Point(Protocol):
@@ -80,19 +82,47 @@ def installed() -> tuple[Point, ...]:
     """Every registered platform, loaded by nobody, by name; a registration repeated word for word counts once."""
     from importlib.metadata import entry_points
 
-    points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
+    # A distribution with damaged metadata is nobody's platform, and breaks the call for all of them.
+    try:
+        found: Iterable[Point] = entry_points(group=GROUP)
+    except Exception:
+        found = _one_by_one()
+    points = {(point.name, point.value): point for point in found}
     return tuple(points[key] for key in sorted(points))
 
 
+def _one_by_one() -> list[Point]:
+    import logging
+    from importlib.metadata import distributions
+
+    found: list[Point] = []
+    seen: set[str] = set()
+    for distribution in distributions():
+        try:
+            name = distribution.metadata["Name"]
+            if name not in seen:
+                found += [point for point in distribution.entry_points if point.group == GROUP]
+                seen.add(name)
+        except Exception as error:
+            place = getattr(distribution, "_path", "an installed distribution")
+            logging.getLogger(GROUP).warning("%s cannot be read: %s: %s", place, type(error).__name__, error)
+    return found
+
+
 def candidates(points: Iterable[Point] | None = None) -> tuple[Candidate, ...]:
-    """Load and probe every platform. The probes run side by side and share one limit of ``PROBE_SECONDS``."""
-    rows = [loaded(point) for point in (installed() if points is None else points)]
-    names = [row.name for row in rows]
+    """Load and probe every platform: side by side, and with one limit of ``PROBE_SECONDS`` for all of it."""
+    from time import monotonic
+
+    end = monotonic() + PROBE_SECONDS
+    known = tuple(installed() if points is None else points)
+    names = [point.name for point in known]
+    asked = [_Asked(point, probing=not point.name or names.count(point.name) == 1) for point in known]
+    rows = [call.row(end - monotonic()) for call in asked]
     for position, row in enumerate(rows):
-        if names.count(row.name) > 1:
+        if sum(row.name == other.name for other in rows) > 1:
             sources = ", ".join(other.source for other in rows if other.name == row.name)
-            rows[position] = replace(row, plugin=None, error=f"registered more than once: {sources}")
-    return probed(rows)
+            rows[position] = replace(row, plugin=None, probe=Probe(), error=f"registered more than once: {sources}")
+    return tuple(rows)
 
 
 class ByHand:
@@ -118,6 +148,32 @@ class ByHand:
 
 def loaded(point: Point) -> Candidate:
     """A row with a plugin that keeps the contract's form, or with the reason why not."""
+    return _Asked(point, probing=False).row(PROBE_SECONDS)
+
+
+class _Asked:
+    """A platform that is loaded, and probed, in a thread of its own: neither has to come to an end."""
+
+    def __init__(self, point: Point, probing: bool) -> None:
+        self._point, self._probing = point, probing
+        self._loaded: Candidate | None = None
+        self._call = Bounded(self._run)
+
+    def _run(self) -> Candidate:
+        row = self._loaded = _loaded(self._point)
+        return _answered(row, row.plugin.probe) if self._probing and row.plugin is not None else row
+
+    def row(self, seconds: float) -> Candidate:
+        try:
+            return self._call.result(seconds)
+        except NoAnswer:
+            if self._loaded is not None:
+                return replace(self._loaded, error=_LATE)
+            name, value = self._point.name, self._point.value
+            return Candidate(name or value, value, error=f"importing it did not end in {PROBE_SECONDS:g} s")
+
+
+def _loaded(point: Point) -> Candidate:
     # Strangers' code may raise anything, and what it raised is the row's content.
     try:
         found = point.load()
@@ -140,18 +196,21 @@ def probed(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
     from time import monotonic
 
     end = monotonic() + PROBE_SECONDS
-    running = [None if row.plugin is None else Bounded(row.plugin.probe) for row in rows]
+    running = [Bounded(partial(_answered, row, row.plugin.probe)) if row.plugin is not None else None for row in rows]
     done = []
     for row, call in zip(rows, running, strict=True):
-        if call is not None:
-            try:
-                row = replace(row, probe=_checked(row.name, call.result(end - monotonic())))
-            except NoAnswer:
-                row = replace(row, error=f"its probe did not answer in {PROBE_SECONDS:g} s")
-            except (Exception, SystemExit) as error:
-                row = replace(row, error=f"its probe raised {type(error).__name__}: {error}")
-        done.append(row)
+        try:
+            done.append(row if call is None else call.result(end - monotonic()))
+        except NoAnswer:
+            done.append(replace(row, error=_LATE))
     return tuple(done)
+
+
+def _answered(row: Candidate, probe: Callable[[], object]) -> Candidate:
+    try:
+        return replace(row, probe=_checked(row.name, probe()))
+    except (Exception, SystemExit) as error:
+        return replace(row, error=f"its probe raised {type(error).__name__}: {error}")
 
 
 def _checked(name: str, probe: object) -> Probe:

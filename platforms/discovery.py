@@ -6,12 +6,13 @@ Standard library only. A platform that breaks is a row for ``auto``, and an erro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from platforms.candidates import GROUP, ByHand, Candidate, Point, candidates, installed, loaded, probed, summarise
 from platforms.contract import DeviceProfile, PlatformPlugin
+from platforms.machine import printable
 
 __all__ = [
     "AUTO",
@@ -107,17 +108,13 @@ def select(
 def read_profile(path: str) -> DeviceProfile:
     """A profile saved as JSON: the profile itself, or the whole answer of ``engine platforms --json`` that holds one
     under ``profile``. Raises ``PlatformError``."""
-    import json
+    from platforms import saved
 
     try:
-        with open(path, encoding="utf-8") as file:
-            row = json.load(file)
-        row = row.get("profile", row) if isinstance(row, dict) else row
-        if not isinstance(row, Mapping):
-            raise ValueError(f"expected an object, found {type(row).__name__}")
-        return DeviceProfile.from_json(row)
+        return saved.read(path)
     except (OSError, ValueError, TypeError) as error:
-        raise PlatformError(f"--profile {path}: {error}; give what `engine platforms --json` printed") from error
+        why = printable(str(error), 400)
+        raise PlatformError(f"--profile {path}: {why}; give what `engine platforms --json` printed") from error
 
 
 def _named(name: str, known: Sequence[Point]) -> Candidate:
