@@ -183,7 +183,7 @@ def _settings(subject: Subject) -> str:
     for name in subject.profiles if odd else ():
         for warning in plan_of(subject, name, next(iter(sample_models())), 2).warnings:
             if unread := [key for key in odd if key in warning and "not used" in warning]:
-                raise Wrong(f"settings of {name}: the engine reads no setting {unread[0]!r}")
+                raise Wrong(f"settings of {name}: the engine has no setting {unread[0]!r}")
     return f"{count} settings, all known and with reasons"
 
 

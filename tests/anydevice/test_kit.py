@@ -263,7 +263,7 @@ def test_what_a_row_refuses_is_not_supported_and_not_passed():
         (Stranger((norm(good), norm(off))), "contract/ties", "share priority 0"),
         (Stranger((norm(good), norm(good))), "contract/rows", "is there twice"),
         (Stranger((Kernel("magic", "x", f"{HERE}:good"),)), "contract/rows", "there is no such op"),
-        (Stranger(settings=(Setting("cache.pages", 1, "why"),)), "contract/settings", "reads no setting 'cache.pages'"),
+        (Stranger(settings=(Setting("cache.pages", 1, "why"),)), "contract/settings", "has no setting 'cache.pages'"),
         (Stranger(settings=(Setting("cache.block_size", "many", "why"),)), "contract/settings", "block_size = 'many'"),
         (Stranger(settings=(Setting("cache.pages", 1, "why"),)), "plans/{target}/nothing-idle", "cache.pages"),
         (Stranger(aliases={"A VARIABLE": "x"}), "contract/aliases", "'A VARIABLE'"),
