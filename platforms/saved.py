@@ -41,9 +41,12 @@ def _content(path: str) -> bytes:
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while len(content) <= _MOST_BYTES:
-            if not select([file], [], [], max(end - monotonic(), 0))[0]:
-                raise ValueError(f"nothing came in {_SECONDS:g} s")
-            part = os.read(file, 1 << 20)
+            try:
+                part = os.read(file, 1 << 20)
+            except BlockingIOError:
+                if not select([file], [], [], max(end - monotonic(), 0))[0]:
+                    raise ValueError(f"nothing came in {_SECONDS:g} s") from None
+                continue
             if not part:
                 return content
             content += part

@@ -10,7 +10,8 @@ from platforms.machine import Machine, figures, whole
 _ROOT = "sys/fs/cgroup"
 _PERIOD = 100_000
 """Microseconds; the kernel's own, for where only the quota can be read."""
-_LONGEST_PATH = 4096
+_DEEPEST = 64
+"""Groups in groups; a path of more is damage."""
 _NO_LIMIT = 1 << 60
 """Bytes. Version 1 says that there is no limit with the largest multiple of a page."""
 
@@ -78,7 +79,7 @@ def _folders(machine: Machine, controller: str) -> Iterator[tuple[int, str]]:
             groups[1] = path
             mounts[1].append(f"{_ROOT}/{controllers}")
     for version, path in groups.items():
-        parts = [part for part in path[:_LONGEST_PATH].split("/") if part not in ("", "..", ".")]
+        parts = [part for part in path.split("/") if part not in ("", "..", ".")][:_DEEPEST]
         for mount in dict.fromkeys(mounts[version]):
             for depth in range(len(parts), -1, -1):
                 yield version, "/".join((mount, *parts[:depth]))
