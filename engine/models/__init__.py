@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import get_args
 
 from engine.models.config import Architecture, ModelConfig
@@ -16,6 +17,7 @@ Builder = Callable[[ModelConfig, Layout], Program]
 BUILDERS: dict[str, Builder] = dict.fromkeys(get_args(Architecture), decoder)
 
 
+@lru_cache(maxsize=2)
 def build_program(model: ModelConfig, layout: Layout) -> Program:
     """The program of one rank. ``ModelConfig`` admits known architectures only. Raises ``UserError`` where the model
     does not divide among the layout's ranks."""
