@@ -14,14 +14,22 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """What every device of one architecture has. ``source``: the document that says so. ``cores_per_unit``: arithmetic
-    cores in one compute unit, 0 where nobody reports cores."""
+    """What every device of one architecture has. ``source``: the document that says so; ``sources``: its place, or
+    another document, per ``limits.NAME`` and ``features.NAME``. ``cores_per_unit``: arithmetic cores in one compute
+    unit, 0 where nobody reports cores."""
 
     family: str
     features: frozenset[str]
     limits: Mapping[str, int]
     source: str
     cores_per_unit: int = 0
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def evidence(self) -> dict[str, str]:
+        """Every fact → where it stands."""
+        facts = [*(f"features.{name}" for name in sorted(self.features)), *(f"limits.{name}" for name in self.limits)]
+        said = {name: self.sources.get(name, self.source) for name in ("family", *facts)}
+        return {"features": f"by architecture: {self.source}", "limits": self.source, **said}
 
 
 BASELINE = Arch(UNKNOWN, frozenset({"dtype.float32", "dtype.float16", "graph.capture"}), {}, "no entry for this arch")
@@ -55,6 +63,9 @@ def profile(
     generator writes its kernels for such devices in Triton, so it is there where Triton is."""
     arch = archs.get(found.arch, BASELINE)
     compiles = frozenset({"compile.inductor"} if "triton" in libraries else ())
+    how = {"arch": UNKNOWN, "product": UNKNOWN, "memory_bytes": UNKNOWN, "libraries": "installed distributions"}
+    how |= arch.evidence() | {f"features.{name}": "found on the device" for name in found.features - arch.features}
+    how |= {f"features.{name}": f"triton {libraries['triton']}" for name in compiles}
     return DeviceProfile(
         platform=platform,
         arch=found.arch,
@@ -65,7 +76,7 @@ def profile(
         features=arch.features | found.features | compiles,
         limits={**arch.limits, **found.limits},
         libraries=libraries,
-        evidence={"features": f"by architecture: {arch.source}", "limits": arch.source, **found.how},
+        evidence={**how, **found.how},
     )
 
 

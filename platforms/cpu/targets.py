@@ -28,6 +28,17 @@ _PARTS: tuple[tuple[str, str, str, str, int, int, int, int, int, str], ...] = (
     ("amx", "x86-64", "Intel Xeon Platinum 8480+", _AMX, 56, 112, 48 * _KIB, 2 * _MIB, 105 * _MIB, "Intel ARK"),
     ("armv8.2", "arm64", "AWS Graviton2", _ARM, 64, 64, 64 * _KIB, _MIB, 32 * _MIB, "Arm Neoverse N1 reference manual"),
 )
+_LEVELS = {
+    "x86-64": "x86-64 psABI: microarchitecture levels",
+    "arm64": "Arm architecture reference manual: FEAT_ names",
+}
+_WHERE = {
+    "threads": "threads",
+    "physical_cores": "cores",
+    "l1_bytes": "L1 data cache of a core",
+    "l2_bytes": "L2 cache of a core",
+    "l3_bytes": "L3 cache that one core reaches",
+}
 
 
 def _target(
@@ -35,6 +46,7 @@ def _target(
 ) -> DeviceProfile:
     given = frozenset(flags.split())
     limits = {"threads": threads, "physical_cores": cores, "numa_nodes": 1}
+    features = features_of(given) | {"mem.shared_with_host", "tool.cxx"}
     return DeviceProfile(
         platform="cpu",
         arch=arch_of(family, given),
@@ -42,14 +54,22 @@ def _target(
         product=product,
         memory_bytes=64 << 30,
         origin="described",
-        features=features_of(given) | {"mem.shared_with_host", "tool.cxx"},
+        features=features,
         limits=limits | {"l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3},
         libraries=LIBRARIES,
         evidence={
-            "features": f"{source}; levels of the x86-64 psABI and the Arm architecture reference manual",
-            "limits": f"{source}; l3_bytes is what one core reaches",
+            "product": source,
+            "family": source,
+            "arch": _LEVELS[family],
+            "features": f"{source}; {_LEVELS[family]}",
+            **{f"features.{name}": f"{source}: instruction set extensions" for name in features},
+            "features.mem.shared_with_host": "the host's own memory",
+            "features.tool.cxx": "assumed installed: a C++ compiler",
+            "limits": source,
+            **{f"limits.{name}": f"{source}: {what}" for name, what in _WHERE.items()},
+            "limits.numa_nodes": "assumed: one socket as one node",
             "memory_bytes": "assumed: 64 GiB",
-            "libraries": "assumed installed",
+            "libraries": "assumed installed: the version this project is tested with",
         },
     )
 

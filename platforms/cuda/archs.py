@@ -10,7 +10,37 @@ from types import MappingProxyType
 
 from platforms.accelerator import UNKNOWN, Arch
 
-GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability; PTX ISA, target notes"
+_GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"
+_PTX = "PTX ISA, target notes of"
+_SOURCES = {
+    "limits.shared_memory": f"{_GUIDE}: maximum amount of shared memory per thread block",
+    "limits.registers": f"{_GUIDE}: number of 32-bit registers per SM",
+    "limits.registers_per_thread": f"{_GUIDE}: maximum number of 32-bit registers per thread",
+    "limits.threads_per_block": f"{_GUIDE}: maximum number of threads per block",
+    "limits.warps_per_unit": f"{_GUIDE}: maximum number of resident warps per SM",
+    "limits.warp_size": f"{_GUIDE}: warp size",
+    "family": "CUDA GPU compute capability, list of products",
+    "features.dtype.float32": f"{_PTX} fma: .f32 on every target",
+    "features.dtype.float16": f"{_PTX} mma: .f16 from sm_70",
+    "features.dtype.int8": f"{_PTX} mma: .s8 from sm_75",
+    "features.dtype.bfloat16": f"{_PTX} mma: .bf16 from sm_80",
+    "features.dtype.tfloat32": f"{_PTX} mma: .tf32 from sm_80",
+    "features.dtype.fp8_e4m3fn": f"{_PTX} mma: .e4m3 from sm_89",
+    "features.dtype.fp8_e5m2": f"{_PTX} mma: .e5m2 from sm_89",
+    "features.dtype.nvfp4": f"{_PTX} mma and tcgen05.mma: .kind::mxf4nvf4 on sm_120a and the sm_100 family",
+    "features.dtype.mxfp4": f"{_PTX} mma and tcgen05.mma: .kind::mxf4 on sm_120a and the sm_100 family",
+    "features.dtype.mxfp6": f"{_PTX} mma and tcgen05.mma: .kind::mxf8f6f4 on sm_120a and the sm_100 family",
+    "features.dtype.mxfp8": f"{_PTX} mma and tcgen05.mma: .kind::mxf8f6f4 on sm_120a and the sm_100 family",
+    "features.mma.sync": f"{_PTX} mma: from sm_70",
+    "features.mma.wgmma": f"{_PTX} wgmma.mma_async: sm_90a alone",
+    "features.mma.tcgen05": f"{_PTX} tcgen05: the sm_100 family and sm_110, not sm_120",
+    "features.copy.async": f"{_PTX} cp.async: from sm_80",
+    "features.copy.tma": f"{_PTX} cp.async.bulk.tensor: from sm_90",
+    "features.cluster.launch": f"{_PTX} .reqnctapercluster: from sm_90",
+    "features.launch.dependent": f"{_PTX} griddepcontrol: from sm_90",
+    "features.graph.capture": "CUDA C++ Programming Guide, CUDA Graphs: every device",
+    "features.mem.shared_with_host": "CUDA for Tegra application note, memory management; product brief",
+}
 
 _TURING = frozenset({"dtype.float32", "dtype.float16", "dtype.int8", "mma.sync", "graph.capture"})
 _AMPERE = _TURING | {"dtype.bfloat16", "dtype.tfloat32", "copy.async"}
@@ -31,7 +61,7 @@ def _arch(family: str, features: frozenset[str], shared_kib: int, warps: int, co
         "warps_per_unit": warps,
         "warp_size": 32,
     }
-    return Arch(family, features, limits, GUIDE, cores)
+    return Arch(family, features, limits, _GUIDE, cores, _SOURCES)
 
 
 ARCHS: Mapping[str, Arch] = MappingProxyType(

@@ -1,5 +1,5 @@
-"""Devices described without having them. Memory is the vendor's nominal figure in decimal bytes, which no driver
-undercuts; ``compute_units`` are streaming multiprocessors."""
+"""Devices described without having them. Memory is the vendor's nominal figure in decimal bytes; ``compute_units`` are
+streaming multiprocessors."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def _target(arch: str, product: str, gigabytes: int, units: int, l2_mib: int, so
     libraries = _EMBEDDED if arch == "sm_87" else LIBRARIES
     how = {
         "product": source,
+        "arch": f"CUDA GPU compute capability, list of products: {product}",
         "memory_bytes": f"{source}: {gigabytes} GB",
         "limits.compute_units": source,
         "limits.l2_bytes": source,

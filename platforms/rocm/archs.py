@@ -9,7 +9,26 @@ from types import MappingProxyType
 
 from platforms.accelerator import Arch
 
-SPECIFICATIONS = "ROCm documentation, GPU hardware specifications, and data types and precision support"
+SPECIFICATIONS = "ROCm documentation, GPU hardware specifications"
+_PRECISION = "ROCm documentation, data types and precision support"
+_SOURCES = {
+    "limits.shared_memory": f"{SPECIFICATIONS}: LDS; of RDNA's 128 KiB for a pair of units a work group gets half",
+    "limits.warp_size": f"{SPECIFICATIONS}: wavefront size",
+    "limits.threads_per_block": "HIP documentation, hardware features: 1024 threads in a block",
+    "family": f"{SPECIFICATIONS}: architecture",
+    **{
+        f"features.dtype.{name}": _PRECISION
+        for name in ("float32", "float16", "bfloat16", "int8", "fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz")
+    },
+    **{
+        f"features.dtype.{name}": "CDNA4 instruction set architecture: V_MFMA_SCALE_F32_16X16X128_F8F6F4"
+        for name in ("mxfp4", "mxfp6", "mxfp8")
+    },
+    "features.mma.mfma": "CDNA instruction set architecture guides: matrix arithmetic instructions (V_MFMA)",
+    "features.mma.wmma": "RDNA3 and RDNA4 instruction set architecture guides: V_WMMA",
+    "features.graph.capture": "HIP documentation, HIP graphs: every device",
+    "features.mem.shared_with_host": f"{SPECIFICATIONS}: processors with graphics",
+}
 
 _COMMON = frozenset({"dtype.float32", "dtype.float16", "dtype.bfloat16", "dtype.int8", "graph.capture"})
 _MFMA = _COMMON | {"mma.mfma"}
@@ -21,7 +40,7 @@ _BLOCK_SCALED = frozenset({"dtype.mxfp4", "dtype.mxfp6", "dtype.mxfp8"})
 
 def _arch(family: str, features: frozenset[str], lds_kib: int, wave: int) -> Arch:
     limits = {"shared_memory": lds_kib << 10, "warp_size": wave, "threads_per_block": 1024}
-    return Arch(family, features, limits, SPECIFICATIONS)
+    return Arch(family, features, limits, SPECIFICATIONS, sources=_SOURCES)
 
 
 _RDNA3 = _arch("rdna3", _WMMA, 64, 32)

@@ -27,10 +27,11 @@ def _target(
     arch: str, product: str, gibibytes: int, units: int, l2_mib: int, libraries: Mapping[str, str]
 ) -> DeviceProfile:
     how = {
-        "product": SPECIFICATIONS,
+        "product": f"{SPECIFICATIONS}: model",
+        "arch": f"{SPECIFICATIONS}: LLVM target name of {product}",
         "memory_bytes": f"{SPECIFICATIONS}: {gibibytes} GiB",
-        "limits.compute_units": SPECIFICATIONS,
-        "limits.l2_bytes": SPECIFICATIONS,
+        "limits.compute_units": f"{SPECIFICATIONS}: compute units",
+        "limits.l2_bytes": f"{SPECIFICATIONS}: L2 cache",
         "libraries": "assumed installed: the versions this project is written against",
     }
     limits = {"compute_units": units, "l2_bytes": l2_mib << 20}
