@@ -14,10 +14,10 @@ from typing import Any
 from engine.bind import load_target
 from engine.ops import Case, Op
 from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, with_packed
-from engine.plan import Observations
-from engine.plan.kernels import call_facts
+from engine.plan import DECIDED, Observations
+from engine.plan.kernels import ask, call_facts
 from engine.plan_values import Plan, digest
-from platforms.contract import DeviceProfile, Kernel, Runtime
+from platforms.contract import Kernel, Runtime
 
 logger = logging.getLogger("engine")
 _LARGE = 2**20
@@ -58,7 +58,7 @@ def _touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> st
     file = cache / f"{digest(parts)}.json"
     if _passed(file):
         return ""
-    found = _smallest(row, op, dtype, plan.profile)
+    found = _smallest(row, op, plan)
     if found is None:
         what = "no case of the op suits it" if op.cases else "the op has no cases"
         logger.info("kernel %s of %s is not compared with the reference: %s", row.name, row.op, what)
@@ -69,13 +69,15 @@ def _touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> st
     return problem
 
 
-def _smallest(row: Kernel, op: Op, dtype: str, profile: DeviceProfile) -> tuple[Case, tuple[Any, ...]] | None:
+def _smallest(row: Kernel, op: Op, plan: Plan) -> tuple[Case, tuple[Any, ...]] | None:
     """The smallest case that the row accepts, and its inputs on the host."""
     import torch
 
+    dtype, decided = plan["model.dtype"], {name: plan[key] for name, key in DECIDED.items() if key in plan.decisions}
     for case in sorted(op.cases, key=lambda case: sum(case.sizes.values())):
         inputs = op.inputs(case, dtype, torch.Generator().manual_seed(0))
-        if row.accepts(profile, {**case.attributes, **call_facts(specs_of(inputs))}):
+        facts = {**decided, **case.attributes, **call_facts(specs_of(inputs))}
+        if ask(row.accepts, plan.profile, facts):
             return case, inputs
     return None
 

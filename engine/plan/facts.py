@@ -9,6 +9,19 @@ from engine.plan_values import Decision
 from platforms.contract import DeviceProfile
 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+DECIDED = {
+    "dtype": "model.dtype",
+    "mode": "compilation.mode",
+    "graph_mode": "compilation.graph_mode",
+    "kv_cache_dtype": "cache.kv_cache_dtype",
+    "block_size": "cache.block_size",
+    "max_model_len": "scheduler.max_model_len",
+    "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
+    "batch_invariant": "batch_invariant",
+    **{name: f"parallel.{name}" for name in PARALLEL},
+}
+"""Facts that are decisions of a plan → their keys."""
+
 FLAVOURS = {
     "float8_e4m3fn": ("float8_e4m3fn", "float8_e4m3fnuz"),
     "int8": ("int8",),
