@@ -1,6 +1,7 @@
 """Three faults of Triton 3.7.1's interpreter, repaired so that what runs on it rounds as devices do: it cuts float32 to
 bfloat16 and rounds float8 without carrying into the exponent, multiplies the raw bits of bfloat16 in ``dot``, and does
-not know float8_e4m3fnuz. And a delay: it patches the language again at every call of a helper, a third of its time."""
+not know float8_e4m3fnuz. And a delay: it patches the language again at every call of a helper, a third of its time.
+One check is added: programs that run one after another hide a race, so no launch may store an element twice."""
 
 from __future__ import annotations
 
@@ -40,9 +41,25 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return self.rewrite()(*args, **kwargs)
 
 
+_STORED: list[Any] = []
+
+
+def _once(launch: Any) -> Any:
+    """``launch`` of kernels whose every result has one writer."""
+
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        _STORED.clear()
+        launch(self, *args, **kwargs)
+        addresses = np.concatenate([np.zeros(0, np.uint64), *_STORED])
+        assert len(np.unique(addresses)) == len(addresses), "an element was stored twice by one launch"
+
+    return checked
+
+
 def repair() -> None:
     """Once per process, before a kernel runs."""
-    dot, core = interpreter.InterpreterBuilder.create_dot, interpreter._patch_lang_core
+    builder, core = interpreter.InterpreterBuilder, interpreter._patch_lang_core
+    dot, store = builder.create_dot, builder.create_masked_store
 
     def create_dot(self: Any, a: Any, b: Any, *more: Any) -> Any:
         wide = [
@@ -52,6 +69,10 @@ def repair() -> None:
             for x in (a, b)
         ]
         return dot(self, *wide, *more)
+
+    def create_masked_store(self: Any, places: Any, values: Any, mask: Any, *more: Any) -> Any:
+        _STORED.append(places.data[mask.data.astype(bool)].ravel())
+        return store(self, places, values, mask, *more)
 
     def patch_core(lang: Any, scope: Any) -> None:
         core(lang, scope)
@@ -64,5 +85,6 @@ def repair() -> None:
 
     interpreter.InterpretedFunction.__call__ = _call
     interpreter._convert_float = _convert
-    interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.GridExecutor.__call__ = _once(interpreter.GridExecutor.__call__)
+    builder.create_dot, builder.create_masked_store = create_dot, create_masked_store
     interpreter._patch_lang_core = patch_core
