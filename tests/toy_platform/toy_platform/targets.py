@@ -33,7 +33,7 @@ def _chip(generation: int, scratch: int, head_dim: int, memory: int, *features: 
 
 TARGETS: Mapping[str, DeviceProfile] = MappingProxyType(
     {
-        "gen1": _chip(1, 24 * _KIB, 64, 768 * _MIB),
-        "gen2": _chip(2, 96 * _KIB, 128, 1536 * _MIB, "graph.capture"),
+        "gen1": _chip(1, 24 * _KIB, 64, 1536 * _MIB),
+        "gen2": _chip(2, 96 * _KIB, 128, 3072 * _MIB, "graph.capture"),
     }
 )
