@@ -153,3 +153,103 @@ def test_a_compiler_is_a_fact(tmp_path):
 def test_cpu_lists():
     assert parse("0-2,8,x,5-,7-6,²") == (range(3), range(8, 9))
     assert parse("") == ()
+
+
+def test_H_PLT_05_part_of_a_cpu_is_rounded_down_and_said(tmp_path):
+    threads, reason = count_threads(machine(tmp_path, {"sys/fs/cgroup/cpu.max": "150000 100000"}))
+    assert threads == 1 and "quota 150000/100000 = 1 whole CPUs" in reason
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"sys/fs/cgroup/cpuset.cpus.effective": "0-1,6"}, 3),
+        ({"sys/fs/cgroup/cpuset.cpus.effective": ""}, 8),
+        ({"sys/fs/cgroup/cpuset.cpus.effective": "100-200"}, 8),
+        ({"sys/fs/cgroup/cpuset/cpuset.cpus": "2-3", "proc/self/cgroup": "9:cpuset:/\n"}, 2),
+        ({"sys/devices/system/cpu/online": "0-3\n"}, 4),
+        ({"sys/devices/system/cpu/online": "0-99999999999"}, 8),
+        ({"sys/devices/system/cpu/online": "0-5", "sys/fs/cgroup/cpuset.cpus.effective": "4-7"}, 2),
+        ({"sys/fs/cgroup/cpu.max": "300000"}, 3),
+        ({"sys/fs/cgroup/cpu.max": "-1 100000"}, 8),
+        ({"sys/fs/cgroup/cpu.max": "100000 0"}, 8),
+        ({"sys/fs/cgroup/cpu.max": "0 100000"}, 8),
+        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000"}, 2),
+        ({"sys/fs/cgroup/cpu.max": "max 100000", "sys/fs/cgroup/cpuset.cpus.effective": "0-6"}, 7),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/box\n0::/user\n",
+                "sys/fs/cgroup/unified/user/cpu.max": "500000 100000",
+                "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "300000",
+                "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000",
+            },
+            3,
+        ),
+    ],
+)
+def test_H_PLT_05_whatever_is_tightest_counts(tmp_path, files, expected):
+    threads, reason = count_threads(machine(tmp_path, files))
+    assert threads == expected and "8 CPUs in the affinity mask" in reason
+    assert probe(machine(tmp_path, files)).profiles[0].limits["threads"] == expected
+
+
+def test_H_PLT_05_an_affinity_mask_smaller_than_the_quota(tmp_path):
+    assert count_threads(machine(tmp_path, {"sys/fs/cgroup/cpu.max": "400000 100000"}, cpus=2))[0] == 2
+
+
+def test_H_PLT_06_nodes_without_cpus_without_memory_and_with_damage(tmp_path):
+    nodes = "sys/devices/system/node"
+    files = {f"{nodes}/node0/cpulist": "0-1", f"{nodes}/node1/cpulist": "", f"{nodes}/node2/cpulist": "2-99999999999"}
+    files |= {f"{nodes}/node\u00b2/cpulist": "0-7", f"{nodes}/nodeX/cpulist": "0-7"}
+    (profile,) = probe(machine(tmp_path, files, cpus=4)).profiles
+    assert profile.limits["numa_nodes"] == 2 and profile.limits["physical_cores"] == 4
+
+
+def test_damaged_lists_of_siblings_do_not_merge_cores(tmp_path):
+    files = {f"sys/devices/system/cpu/cpu{index}/topology/thread_siblings_list": "all" for index in range(4)}
+    assert probe(machine(tmp_path, files, cpus=4)).profiles[0].limits["physical_cores"] == 4
+
+
+def test_features_are_those_that_every_core_has(tmp_path):
+    blocks = "".join(
+        f"processor\t: {index}\nFeatures\t: fp asimd asimdhp asimddp{more}\nCPU part\t: 0xd4{index}\n\n"
+        for index, more in enumerate((" sve2 bf16 i8mm", "", " bf16 i8mm"))
+    )
+    (profile,) = probe(machine(tmp_path, {"proc/cpuinfo": blocks}, processor="aarch64")).profiles
+    assert profile.arch == "armv8.2" and "isa.bf16" not in profile.features
+
+
+def test_a_block_cut_off_by_the_limit_of_reading_does_not_count(tmp_path):
+    block = f"processor : 0\nflags : {X86_V4} {'x' * 900}\n\n"
+    (profile,) = probe(machine(tmp_path, {"proc/cpuinfo": block * 40})).profiles
+    assert profile.arch == "x86-64-v4"
+
+
+def test_memory_of_a_group_inside_a_fuller_one(tmp_path):
+    files = {
+        "proc/meminfo": MEMINFO,
+        "proc/self/cgroup": "0::/pod/box\n",
+        "sys/fs/cgroup/pod/memory.max": str(16 << 30),
+        "sys/fs/cgroup/pod/memory.current": str(15 << 30),
+        "sys/fs/cgroup/pod/box/memory.max": str(8 << 30),
+        "sys/fs/cgroup/pod/box/memory.current": str(1 << 30),
+    }
+    found = read_memory(machine(tmp_path, files))
+    assert (found.total, found.available) == (8 << 30, 1 << 30)
+
+
+def test_no_limit_of_version_1_where_the_machine_s_memory_is_unknown(tmp_path):
+    files = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}
+    found = read_memory(machine(tmp_path, files))
+    assert (found.total, found.available) == (0, 0) and "unknown" in found.source
+
+
+def test_kernels_that_print_no_available_memory(tmp_path):
+    text = "MemTotal: 1000 kB\nMemFree: 200 kB\nBuffers: 100 kB\nCached: 300 kB\nShmem: 50 kB\n"
+    assert read_memory(machine(tmp_path, {"proc/meminfo": text})).available == 550 << 10
+
+
+def test_every_fact_of_the_host_says_how_it_is_known(tmp_path):
+    (profile,) = probe(machine(tmp_path)).profiles
+    facts = {"product", "arch", "family", "features", "memory_bytes", "libraries"}
+    assert facts | {f"limits.{name}" for name in profile.limits} <= set(profile.evidence)
