@@ -17,29 +17,41 @@ COMMANDS = [text for kind, _, text in FENCES if kind == "bash"]
 LISTINGS = [(place, text) for kind, place, text in FENCES if kind in ("python", "toml")]
 
 
+class Reader:
+    """Follows the guide in an environment and a folder of its own, which has the toy where the guide looks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+        self.folder, self.done = folder / "here", 0
+        shutil.copytree(ROOT / "tests/toy_platform", self.folder / "tests/toy_platform", ignore=ignored)
+        self.environment = Throwaway(folder / "venv").environment
+
+    def follow(self, last: int) -> None:
+        """Run what comes up to block ``last`` and was not run yet."""
+        while self.done <= last:
+            text = COMMANDS[self.done]
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", text],
+                cwd=self.folder,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=280,
+                check=False,
+            )
+            assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+            assert done.stdout.strip() or "pip install" in text
+            self.done += 1
+
+
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Throwaway, Path]:
-    """An environment, and a folder that has the toy where the guide looks for it."""
-    folder = tmp_path_factory.mktemp("guide")
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-    shutil.copytree(ROOT / "tests/toy_platform", folder / "here/tests/toy_platform", ignore=ignored)
-    return Throwaway(folder / "venv"), folder / "here"
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(tmp_path_factory.mktemp("guide"))
 
 
-@pytest.mark.parametrize("text", COMMANDS, ids=lambda text: text.splitlines()[0])
-def test_the_commands_run(place: tuple[Throwaway, Path], text: str) -> None:
-    throwaway, folder = place
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        cwd=folder,
-        env=throwaway.environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.strip() or "pip install" in text
+@pytest.mark.parametrize("block", range(len(COMMANDS)), ids=[text.splitlines()[0] for text in COMMANDS])
+def test_the_commands_run(reader: Reader, block: int) -> None:
+    reader.follow(block)
 
 
 @pytest.mark.parametrize(("file", "text"), LISTINGS, ids=[place for place, _ in LISTINGS])
