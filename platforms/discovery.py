@@ -114,7 +114,9 @@ def read_profile(path: str) -> DeviceProfile:
         return saved.read(path)
     except (OSError, ValueError, TypeError) as error:
         why = printable(str(error), 400)
-        raise PlatformError(f"--profile {path}: {why}; give what `engine platforms --json` printed") from error
+        raise PlatformError(
+            f"--profile {printable(path, 300)}: {why}; give what `engine platforms --json` printed"
+        ) from error
 
 
 def _named(name: str, known: Sequence[Point]) -> Candidate:

@@ -301,3 +301,31 @@ def test_the_table_survives_json(tmp_path):
     body = json.loads(json.dumps(chosen.to_json()))
     assert [row["name"] for row in body["rows"]] == ["cpu", "cuda", "rocm"]
     assert DeviceProfile.from_json(body["profile"]) == chosen.profile
+
+
+class Hanging(Entry):
+    """An import that never ends."""
+
+    def load(self):
+        time.sleep(30)
+
+
+def test_H_PLT_09_a_plugin_whose_import_never_ends():
+    points = [Hanging("toy", None, "toy_package:Toy"), Entry("host", Host), Entry("doll", variant(name="doll"))]
+    started = time.monotonic()
+    chosen = select("auto", points=points)
+    assert time.monotonic() - started < 3 and chosen.plugin.name == "doll", "the others had their time"
+    assert "importing it did not end in 2 s" in chosen.rows[0].error
+    with pytest.raises(PlatformError, match=r"toy_package:Toy does not load: importing it did not end"):
+        select("toy", points=points)
+    assert select("host", points=points).plugin.name == "host"
+
+
+def test_H_PLT_09_damaged_metadata_of_a_stranger_s_package(tmp_path, monkeypatch, caplog):
+    for name, file in (("one", "entry_points.txt"), ("two", "METADATA")):
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / file).write_bytes(b"\xff\xfe\x00[engine.platforms")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert {point.name for point in installed()} >= {"cpu", "cuda", "rocm"}
+    assert str(tmp_path) in caplog.text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -59,7 +62,9 @@ def test_a_target_is_complete_and_says_where_its_facts_are_from(name, target):
     assert (profile.platform, profile.origin) == (name, "described")
     assert "unknown" not in (profile.arch, profile.family, profile.product)
     assert profile.memory_bytes >= 8 * GIB and "dtype.float32" in profile.features
-    assert {"features", "limits", "memory_bytes", "libraries"} <= set(profile.evidence)
+    facts = {"arch", "family", "product", "memory_bytes", "libraries"}
+    facts |= {f"features.{name}" for name in profile.features} | {f"limits.{name}" for name in profile.limits}
+    assert facts <= set(profile.evidence) and all(len(profile.evidence[name]) > 8 for name in facts)
     assert "torch" in profile.libraries
     needed = {"threads", "physical_cores"} if name == "cpu" else {"shared_memory", "warp_size", "compute_units"}
     assert needed <= set(profile.limits) and all(value > 0 for value in profile.limits.values())
@@ -81,6 +86,66 @@ def test_number_formats_and_instructions_by_architecture():
     assert having("dtype.bfloat16") == {target for _, target in ACCELERATORS} | {"amx"}
     assert having("mem.shared_with_host") == {"sm_87"} | {target for name, target in TARGETS if name == "cpu"}
     assert having("graph.capture") == {target for _, target in ACCELERATORS}
+
+
+LIMITS = ("shared_memory", "warp_size", "warps_per_unit", "compute_units", "l2_bytes")
+KIB, MIB = 1 << 10, 1 << 20
+FIGURES = {
+    "sm_80": (163 * KIB, 32, 64, 108, 40 * MIB),
+    "sm_87": (163 * KIB, 32, 48, 16, 4 * MIB),
+    "sm_89": (99 * KIB, 32, 48, 142, 96 * MIB),
+    "sm_90": (227 * KIB, 32, 64, 132, 50 * MIB),
+    "sm_100": (227 * KIB, 32, 64, 148, 126 * MIB),
+    "sm_103": (227 * KIB, 32, 64, 148, 126 * MIB),
+    "sm_120": (99 * KIB, 32, 48, 188, 128 * MIB),
+    "gfx90a": (64 * KIB, 64, None, 104, 8 * MIB),
+    "gfx942": (64 * KIB, 64, None, 304, 32 * MIB),
+    "gfx950": (160 * KIB, 64, None, 256, 32 * MIB),
+    "gfx1100": (64 * KIB, 32, None, 96, 6 * MIB),
+    "gfx1201": (64 * KIB, 32, None, 64, 8 * MIB),
+}
+
+
+@pytest.mark.parametrize(("name", "target"), ACCELERATORS)
+def test_figures_of_the_vendors_documents(name, target):
+    limits = described(name, target).limits
+    assert tuple(limits.get(limit) for limit in LIMITS) == FIGURES[target]
+    assert limits["threads_per_block"] == 1024 and (name == "rocm" or limits["registers"] == 65536)
+
+
+KINDS = re.compile(r"(dtype|mma|copy|cluster|launch|isa|graph|mem|link|tool|compile)\.[a-z0-9_.]+")
+UNTIL_BUILT = {"compile.native"}
+"""No device of ours has it: what a platform with a compiler of its own would say."""
+
+
+def test_features_that_code_names_exist_on_some_target():
+    named: dict[str, str] = {}
+    for folder in ("engine", "kernels_cpu", "kernels_cuda", "kernels_rocm", "kernels_triton", "platforms"):
+        for path in sorted((Path(__file__).parents[2] / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                text = node.value if isinstance(node, ast.Constant) else None
+                if isinstance(text, str) and KINDS.fullmatch(text):
+                    named[text] = str(path)
+    there = {feature for name, target in TARGETS for feature in described(name, target).features}
+    assert {"copy.async", "graph.capture", "compile.inductor"} <= set(named), "the search finds some"
+    assert {text: path for text, path in named.items() if text not in there | UNTIL_BUILT} == {}
+    assert not there & UNTIL_BUILT, "an exception that is none any more"
+
+
+def test_features_of_an_architecture_belong_together():
+    for name, target in TARGETS:
+        features = described(name, target).features
+        flavours = {flavour for flavour in features if flavour.startswith("dtype.fp8_")}
+        fnuz = {flavour for flavour in flavours if flavour.endswith("fnuz")}
+        assert fnuz in (set(), flavours) and len(flavours) in (0, 2), "one flavour, of both splits"
+        assert len({"mma.wgmma", "mma.tcgen05"} & features) <= 1 and len({"mma.mfma", "mma.wmma"} & features) <= 1
+        assert "copy.tma" not in features or "copy.async" in features
+        assert not {"mma.wgmma", "mma.tcgen05"} & features or "copy.tma" in features
+        assert not {"dtype.nvfp4", "dtype.mxfp4"} & features or flavours
+        isa = {feature for feature in features if feature.startswith("isa.")}
+        assert bool(isa) is (name == "cpu")
+        assert "isa.avx512f" not in isa or "isa.avx2" in isa
+        assert "isa.amx_int8" not in isa or {"isa.amx_tile", "isa.avx512_vnni"} <= isa
 
 
 def test_families_are_names_that_no_vendor_shares():
