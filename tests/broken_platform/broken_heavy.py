@@ -1,15 +1,15 @@
-"""A descriptor that cannot be read without torch."""
+"""A descriptor that cannot be read without a numerical library."""
 
 from __future__ import annotations
 
-import torch
+import numpy
 from broken_platform.base import Broken
 
 from platforms.contract import DeviceProfile
 
 
 class Plugin(Broken):
-    """torch tells it how wide its numbers are."""
+    """numpy tells it how wide its numbers are."""
 
-    def probe_width(self, profile: DeviceProfile) -> int:
-        return torch.finfo(torch.float32).bits
+    def width(self, profile: DeviceProfile) -> int:
+        return int(numpy.finfo(numpy.float32).bits)
