@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,7 +21,9 @@ from engine.scheduler_config import SchedulerConfig
 from engine.weights.checkpoint import open_checkpoint
 from engine.weights.resolve import resolve_model
 from engine.worker import Worker, start_worker
-from platforms.discovery import PlatformError, select, summarise
+from platforms.discovery import PlatformError, contradictions, select, summarise
+
+_log = logging.getLogger("engine")
 
 WARM_TOKENS = 8
 """Prompt of the warm-up: enough to take the path of prompts."""
@@ -53,6 +56,8 @@ class EngineCore:
                     "on it. Use `engine explain` to plan for it, or --platform auto to serve."
                 )
         self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases, offline)
+        for line in contradictions(selection.profile, self._worker.runtime.profile):
+            _log.warning("%s", line)
         with ExitStack() as stack:
             stack.callback(self._worker.close)
             plan, space = self._worker.plan, self._worker.space

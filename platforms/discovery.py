@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from platforms.candidates import GROUP, ByHand, Candidate, Point, candidates, installed, loaded, probed, summarise
+from platforms.changes import contradictions
 from platforms.contract import DeviceProfile, PlatformPlugin
 from platforms.machine import printable
 
@@ -22,6 +23,7 @@ __all__ = [
     "Selection",
     "candidates",
     "choose",
+    "contradictions",
     "installed",
     "read_profile",
     "select",

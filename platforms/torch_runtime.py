@@ -52,11 +52,17 @@ class TorchRuntime(Runtime):
     ) -> None:
         self._torch, self._host_memory, self._communicator = torch, host_memory, communicator
         self._device = torch.device("cuda", index)
-        torch.cuda.set_device(self._device)
-        properties = torch.cuda.get_device_properties(self._device)
+        try:
+            torch.cuda.set_device(self._device)
+            properties = torch.cuda.get_device_properties(self._device)
+            self._stream = torch.cuda.Stream(self._device)
+        except RuntimeError as error:
+            said = str(error).partition("\n")[0]
+            raise DeviceError(
+                f"device {index} does not open: {said}; another program may hold it, or its driver has failed"
+            ) from error
         self._integrated = bool(getattr(properties, "is_integrated", False))
         self._profile = finish(describe(properties))
-        self._stream = torch.cuda.Stream(self._device)
         self._open = True
 
     @property
@@ -97,7 +103,7 @@ def load_torch(asked: str, build: str, index: int) -> Any:
     must be set. Raises ``DeviceError``."""
     try:
         import torch
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, RuntimeError) as error:
         raise DeviceError(f"{asked}: torch cannot be imported ({error}); install a build for this device") from error
     if getattr(torch.version, build, None) is None:
         raise DeviceError(f"{asked}: the installed torch {torch.__version__} is not built for it; install one that is")

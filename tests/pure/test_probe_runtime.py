@@ -143,3 +143,14 @@ def test_a_device_that_cannot_be_opened_says_why(fake, tmp_path, plugin, argumen
     fake(**arguments)
     with pytest.raises(DeviceError, match=said):
         plugin(machine(tmp_path)).open(index)
+
+
+def test_a_driver_that_refuses_the_device_is_an_error_of_the_device(fake, tmp_path):
+    torch = fake(build="cuda", major=9, minor=0)
+
+    def refuse(device):
+        raise RuntimeError("CUDA error: device busy\nCompile with TORCH_USE_CUDA_DSA")
+
+    torch.cuda.set_device = refuse
+    with pytest.raises(DeviceError, match=r"device 0 does not open: CUDA error: device busy; another program"):
+        CudaPlugin(machine(tmp_path)).open(0)

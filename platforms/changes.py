@@ -1,0 +1,36 @@
+"""What an opened device turned out to be, against what the probe had said of it."""
+
+from __future__ import annotations
+
+from platforms.accelerator import UNKNOWN
+from platforms.contract import DeviceProfile
+
+_NEAR = 0.05
+"""Part of the memory by which two of a driver's interfaces may differ: what it keeps for itself."""
+
+
+def contradictions(probed: DeviceProfile, measured: DeviceProfile) -> tuple[str, ...]:
+    """One line per fact that both state and state differently; what the probe did not know is no contradiction. The
+    measured fact is the one that counts."""
+    lines = []
+    for name in ("arch", "family", "product"):
+        said, found = getattr(probed, name), getattr(measured, name)
+        if said != found and UNKNOWN not in (said, found):
+            lines.append(_line(name, said, found, probed, measured, name))
+    said, found = probed.memory_bytes, measured.memory_bytes
+    if said and found and abs(said - found) > _NEAR * max(said, found):
+        lines.append(_line("memory_bytes", said, found, probed, measured, "memory_bytes"))
+    for name in sorted(set(probed.limits) & set(measured.limits)):
+        if probed.limits[name] != measured.limits[name]:
+            said, found = probed.limits[name], measured.limits[name]
+            lines.append(_line(name, said, found, probed, measured, f"limits.{name}"))
+    if probed.arch == measured.arch:
+        for name in sorted(probed.features ^ measured.features):
+            has = name in measured.features
+            lines.append(_line(name, not has, has, probed, measured, f"features.{name}"))
+    return tuple(lines)
+
+
+def _line(name: str, said: object, found: object, probed: DeviceProfile, measured: DeviceProfile, fact: str) -> str:
+    source, now = (one.evidence.get(fact, one.origin) for one in (probed, measured))
+    return f"{name}: the probe said {said} ({source}), the opened device says {found} ({now}), which counts"
