@@ -161,7 +161,7 @@ def _equals_pattern(subject: Subject, rule: FusionRule, row: Kernel) -> str:
     from engine.ops.compare import as_tuple, difference, name_of
 
     runtime, op = needed(subject, row), subject.ops[row.op]
-    calls = suiting(row, op, runtime, op.cases)
+    calls = suiting(subject, row, runtime, op.cases)
     for call in calls:
         found = once(subject, row, call, runtime)
         with torch.inference_mode(), runtime.compute():

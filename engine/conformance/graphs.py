@@ -258,7 +258,7 @@ def _row(subject: Subject, row: Kernel) -> str:
     runtime, backend = _backend(subject)
     needed(subject, row)
     op, function = subject.ops[row.op], load_target(row.target)
-    calls = suiting(row, op, runtime, op.cases)
+    calls = suiting(subject, row, runtime, op.cases)
     for call in sorted(calls, key=lambda call: sum(x.numel() for x in call.inputs))[:1]:
         given = [band.tensor for band in bands_of(op, row, call, runtime)]
         made: list[tuple[Any, ...]] = []

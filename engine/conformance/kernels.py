@@ -119,8 +119,8 @@ def _predicates(subject: Subject, row: Kernel) -> str:
 
 def _matches(subject: Subject, row: Kernel, cases: tuple[Case, ...]) -> str:
     """Within the op's bound of the reference in float64, in every dtype it takes."""
-    runtime, op = needed(subject, row), subject.ops[row.op]
-    calls = suiting(row, op, runtime, cases)
+    runtime = needed(subject, row)
+    calls = suiting(subject, row, runtime, cases)
     for call in calls:
         compared(subject, row, call, once(subject, row, call, runtime))
     return f"{len(calls)} calls: {', '.join(dict.fromkeys(call.dtype for call in calls))}"
@@ -135,7 +135,7 @@ def _odd_sizes(subject: Subject, row: Kernel) -> str:
 
 def _few(subject: Subject, row: Kernel) -> tuple[Any, list[Any]]:
     runtime, op = needed(subject, row), subject.ops[row.op]
-    calls = suiting(row, op, runtime, op.cases)
+    calls = suiting(subject, row, runtime, op.cases)
     calls.sort(key=lambda call: sum(x.numel() for x in call.inputs))
     half = SAMPLED // 2
     return runtime, calls if len(calls) <= SAMPLED else calls[:half] + calls[-half:]

@@ -10,10 +10,10 @@ from engine.bind import load_target
 from engine.conformance.bands import Band, Poisoned, banded
 from engine.conformance.calls import DTYPES, Sample, sample
 from engine.conformance.check import NotSupported, Wrong, said
-from engine.conformance.pure import verdict
+from engine.conformance.pure import odd_facts, verdict
 from engine.ops import Case, Op
 from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, truth, with_packed
-from platforms.contract import Kernel, Runtime, Verdict
+from platforms.contract import DeviceProfile, Facts, Kernel, Runtime
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
@@ -32,32 +32,33 @@ class Ran:
 def needed(subject: Subject, row: Kernel) -> Runtime:
     """The device, where the row has something to do on it. Raises ``NotSupported``."""
     runtime = subject.runtime
-    found = verdict(row.needs, runtime.profile, _model_facts(), f"needs of {row.op}/{row.name}")
-    if not found:
-        raise NotSupported(f"the row says no to this device: {found.reason}")
+    _willing(subject, row, runtime.profile)
     return runtime
 
 
-def _model_facts() -> Any:
-    from engine.conformance.models import sample_facts
+def _willing(subject: Subject, row: Kernel, profile: DeviceProfile) -> Facts:
+    """The first facts of a sample model with which the row serves this device. Raises ``NotSupported``."""
+    refusals: dict[str, None] = {}
+    for facts in (found for found in odd_facts(subject).values() if found):
+        found = verdict(row.needs, profile, facts, f"needs of {row.op}/{row.name}")
+        if found:
+            return facts
+        refusals[found.reason] = None
+    raise NotSupported(f"the row says no to this device: {'; '.join(list(refusals)[:3])}")
 
-    return next(iter(sample_facts().values()))
 
-
-def taken(row: Kernel, runtime: Runtime, call: Sample) -> Verdict:
-    facts = {**_model_facts(), **call.facts}
-    needs = verdict(row.needs, runtime.profile, facts, f"needs of {row.op}/{row.name}")
-    return verdict(row.accepts, runtime.profile, facts, f"accepts of {row.op}/{row.name}") if needs else needs
-
-
-def suiting(row: Kernel, op: Op, runtime: Runtime, cases: Sequence[Case]) -> list[Sample]:
+def suiting(subject: Subject, row: Kernel, runtime: Runtime, cases: Sequence[Case]) -> list[Sample]:
     """Calls of ``cases`` that the row takes, in every dtype it takes. Raises ``NotSupported`` where there is none."""
-    asked = [sample(op, case, dtype) for case in cases for dtype in DTYPES]
-    answers = [(call, taken(row, runtime, call)) for call in asked]
+    op, model = subject.ops[row.op], _willing(subject, row, runtime.profile)
+    answers = []
+    for call in (sample(op, case, dtype) for case in cases for dtype in DTYPES):
+        facts = {**model, **call.facts}
+        needs = verdict(row.needs, runtime.profile, facts, f"needs of {row.op}/{row.name}")
+        where = f"accepts of {row.op}/{row.name}"
+        answers.append((call, verdict(row.accepts, runtime.profile, facts, where) if needs else needs))
     found = [call for call, answer in answers if answer]
     if not found:
-        why = answers[0][1].reason if answers else f"{op} has no cases to compare with"
-        raise NotSupported(why)
+        raise NotSupported(answers[0][1].reason if answers else f"{op} has no cases to compare with")
     return found
 
 

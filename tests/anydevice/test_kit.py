@@ -1,181 +1,40 @@
 """Each fault of a kernel, a predicate, a runtime or a descriptor is found by the check that is about it."""
 
-import json
-import os
+from dataclasses import replace
 
 import pytest
 import torch
 
-import engine.cli
+from engine.conformance import fusions, planning
 from engine.conformance.bands import Poisoned, banded, strided
 from engine.conformance.subject import Subject
-from engine.ops import OPS
-from platforms.contract import Fetch, FusionOffer, FusionRule, Kernel, Memory, PlatformPlugin, Setting, Verdict, always
-from platforms.discovery import select
-
-HERE = __name__
-SELECTION = select("auto")
-RMS = OPS["rms_norm"].reference
-
-
-def good(x, weight, *, eps):
-    return RMS(x, weight, eps=eps)
-
-
-def plain(x, weight, *, eps):
-    """Right, with an output of its own."""
-    out = torch.empty_like(x)
-    out.copy_(RMS(x, weight, eps=eps))
-    return out
-
-
-def off(x, weight, *, eps):
-    return RMS(x, weight, eps=eps) * 1.1
-
-
-def odd(x, weight, *, eps):
-    """Wrong in the last column of odd widths beyond those of the op's own cases."""
-    found = RMS(x, weight, eps=eps)
-    if x.shape[-1] == 2049:
-        found[1:, -1] = 0
-    return found
-
-
-def beside_input(x, weight, *, eps):
-    torch.as_strided(weight, (weight.shape[0] + 1,), (1,), weight.storage_offset())[-1] = 7
-    return RMS(x, weight, eps=eps)
-
-
-def beside_output(x, weight, *, eps):
-    out = plain(x, weight, eps=eps)
-    torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel())[0] = 7
-    return out
-
-
-def partly(x, weight, *, eps):
-    """The last row is what memory held."""
-    out = torch.empty_like(x)
-    out[:-1] = RMS(x, weight, eps=eps)[:-1]
-    return out
-
-
-def changes_input(x, weight, *, eps):
-    found = RMS(x, weight, eps=eps)
-    x.mul_(2)
-    return found
-
-
-def drawn(x, weight, *, eps):
-    return RMS(x, weight, eps=eps) * (1 + torch.rand((), device=x.device).to(x.dtype) * 1e-3)
-
-
-def reads_flat(x, weight, *, eps):
-    """Takes rows to lie one behind the other."""
-    flat = torch.as_strided(x, x.shape, (x.shape[-1], 1), x.storage_offset())
-    return RMS(flat, weight, eps=eps)
-
-
-def refuses_strides(x, weight, *, eps):
-    if not x.is_contiguous():
-        raise ValueError("rows must lie one behind the other")
-    return RMS(x, weight, eps=eps)
-
-
-def raises(x, weight, *, eps):
-    raise RuntimeError("no such instruction")
-
-
-def wider(x, weight, *, eps):
-    return RMS(x, weight, eps=eps).double()
-
-
-def swapped(weight, x, *, eps):
-    return RMS(x, weight, eps=eps)
-
-
-def linear(x, weight, bias=None):
-    return x @ weight if bias is None else x @ weight + bias
-
-
-def pack(weights, attributes):
-    return (weights[0].t().contiguous(), *weights[1:])
-
-
-def unsteady_pack(weights, attributes):
-    return (weights[0].t() + torch.rand(()), *weights[1:])
-
-
-def spoiling_pack(weights, attributes):
-    found = pack(weights, attributes)
-    weights[0].zero_()
-    return found
-
-
-def environment(profile, facts):
-    return Verdict(True, f"PATH is {os.environ.get('PATH', '')[:1]}")
-
-
-class Answers:
-    """Another answer each time."""
-
-    count = 0
-
-    def __call__(self, profile, facts):
-        self.count += 1
-        return Verdict(True, f"asked {self.count} times")
-
-
-def norm(function, **more):
-    return Kernel("rms_norm", function.__name__, f"{HERE}:{function.__name__}", **more)
-
-
-class Stranger(PlatformPlugin):
-    """The active platform with the given parts replaced. ``runtime``: member → replacement."""
-
-    def __init__(self, rows=(), fusions=(), settings=(), aliases=None, runtime=None, **members):
-        plugin = SELECTION.plugin
-        self.name, self.api, self.kind = plugin.name, plugin.api, plugin.kind
-        self.rows, self.offers, self.soft, self.known = rows, fusions, settings, aliases or {}
-        self.parts = runtime or {}
-        for name, value in members.items():
-            setattr(self, name, value)
-
-    def probe(self):
-        return SELECTION.plugin.probe()
-
-    def targets(self):
-        return SELECTION.plugin.targets()
-
-    def kernels(self):
-        return self.rows
-
-    def fusions(self):
-        return self.offers
-
-    def settings(self, profile, facts, level):
-        return self.soft
-
-    def aliases(self):
-        return self.known
-
-    def open(self, index):
-        opened = SELECTION.plugin.open(index)
-        for name, value in self.parts.items():
-            setattr(opened, name, value)
-        return opened
-
-
-def outcome(stranger, name):
-    chapter, _, rest = name.partition("/")
-    (row,) = [row for row in Subject(stranger, "stranger", f"{HERE}:Stranger").checks((chapter,)) if row.name == rest]
-    return row.run()
-
-
-def of_row(row, check):
-    return outcome(Stranger((row,)), f"kernels/{row.op}/{row.name}/{check}")
-
-
-CASE = "tokens=7,hidden=127,eps=1e-05"
+from platforms.contract import Fetch, FusionOffer, FusionRule, Kernel, Memory, Setting, Verdict, always, fact
+from tests.strange_platform import (
+    CASE,
+    HERE,
+    SELECTION,
+    Answers,
+    Fuses,
+    Stranger,
+    beside_input,
+    beside_output,
+    changes_input,
+    drawn,
+    environment,
+    good,
+    norm,
+    odd,
+    of_row,
+    off,
+    outcome,
+    partly,
+    plain,
+    raises,
+    reads_flat,
+    refuses_strides,
+    swapped,
+    wider,
+)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +116,40 @@ def test_what_a_row_refuses_is_not_supported_and_not_passed():
     assert found.state == "not supported" and "needs a chip that nobody has" in found.detail
 
 
+def test_a_row_that_needs_a_kind_of_model_is_asked_with_such_a_model():
+    found = of_row(norm(good, needs=fact("mla", bool, "latent attention")), CASE)
+    assert found.state == "passed" and found.detail == "3 calls: float32, bfloat16, float16"
+
+
+def spoiled(plan, change):
+    """The plan with every fused call changed."""
+    ranges = []
+    for one in plan.ranges:
+        calls = tuple(change(call) if call.op == "rotary_kv_write" else call for call in one.program.calls)
+        ranges.append(replace(one, program=replace(one.program, calls=calls)))
+    return replace(plan, ranges=tuple(ranges))
+
+
+def test_H_FUS_06_a_rewrite_that_loses_an_attribute_fails(monkeypatch):
+    name = "fusions/fuse_rope_kvcache/attributes"
+    assert outcome(Fuses(), name).state == "passed"
+
+    def lossy(*words):
+        return spoiled(planning.plan_of(*words), lambda call: replace(call, attributes={}))
+
+    monkeypatch.setattr(fusions, "plan_of", lossy)
+    found = outcome(Fuses(), name)
+    assert found.state == "failed" and "rotary_kv_write on" in found.detail and "lost head_dim of" in found.detail
+
+
+def test_an_off_switch_that_does_nothing_fails(monkeypatch):
+    name = "fusions/fuse_rope_kvcache/off-switch"
+    assert outcome(Fuses(), name).state == "passed"
+    monkeypatch.setattr(fusions, "plan_of", lambda *words: planning.plan_of(*words[:4]))
+    found = outcome(Fuses(), name)
+    assert found.state == "failed" and "fuse_rope_kvcache=false is ignored on" in found.detail
+
+
 @pytest.mark.parametrize(
     ("stranger", "name", "said"),
     [
@@ -303,7 +196,7 @@ def test_a_kernel_that_first_touch_takes_out_fails_the_chapter_on_the_engine():
     stranger = Stranger((norm(off),))
     stranger_row = "engine/llama/first-touch"
     globals()["SERVED"] = stranger
-    subject = Subject(stranger, f"{HERE}:SERVED", f"{HERE}:SERVED")
+    subject = Subject(stranger, f"{__name__}:SERVED", f"{__name__}:SERVED")
     (row,) = [row for row in subject.checks(("engine",)) if str(row) == stranger_row]
     found = row.run()
     assert found.state == "failed" and "row rms_norm/off was taken out: first touch" in found.detail
@@ -326,51 +219,3 @@ def test_strided_rows_lie_between_poison():
     band, view = strided(torch.ones(3, 5), "cpu")
     assert not view.is_contiguous() and torch.equal(view, torch.ones(3, 5)) and band.broken() == ""
     assert torch.isnan(torch.as_strided(view, (3, 5), (5, 1), view.storage_offset())).any()
-
-
-def test_the_command_says_passed_failed_and_not_supported_apart(capsys, tmp_path):
-    globals()["SHOWN"] = Stranger((norm(off),))
-    name, report = f"{HERE}:SHOWN", tmp_path / "support.csv"
-    words = ["conform", name, "--chapter", "kernels", "--report", str(report)]
-    assert engine.cli.main(words) == 1
-    out = capsys.readouterr().out
-    assert "chapter  passed  failed  not supported" in out
-    assert f"failed  kernels/rms_norm/off/{CASE}" in out
-    assert "rms_norm," in report.read_text()
-    assert engine.cli.main([*words, "--json"]) == 1
-    body = json.loads(capsys.readouterr().out)
-    assert body["failed"] == sum(row["state"] == "failed" for row in body["outcomes"]) > 0
-    assert engine.cli.main(["conform", SELECTION.plugin.name, "--chapter=plans"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["no_such_platform"], "no platform 'no_such_platform' is installed"),
-        (["no_such_package:Plugin"], "does not load: ModuleNotFoundError"),
-        ([], "takes one NAME"),
-        (["a", "b"], "takes one NAME"),
-        (["cpu", "--chapter", "magic"], "no chapter 'magic'"),
-        (["cpu", "--chapter"], "--chapter needs a value"),
-        (["cpu", "--report", "x.html"], "written as .csv or .md"),
-        (["cpu", "--fast"], "unknown word --fast"),
-    ],
-)
-def test_what_cannot_be_asked_is_one_message_and_code_2(words, said, capsys):
-    assert engine.cli.main(["conform", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_checks_that_found_no_device_are_counted_and_fail_on_request(capsys):
-    class Absent(Stranger):
-        def probe(self):
-            from platforms.contract import Probe
-
-            return Probe(evidence=("no chip on the bus",))
-
-    globals()["ABSENT"] = Absent((norm(good),))
-    words = ["conform", f"{HERE}:ABSENT", "--chapter", "memory"]
-    assert engine.cli.main(words) == 0
-    assert "no device here: 8 device checks did not run" in capsys.readouterr().out
-    assert engine.cli.main([*words, "--require-device"]) == 1
-    assert "--require-device asks for them" in capsys.readouterr().out
