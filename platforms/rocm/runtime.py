@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from platforms.accelerator import Found, profile
@@ -15,12 +16,25 @@ from platforms.torch_runtime import TorchRuntime, found_properties, load_torch
 def open_device(index: int, machine: Machine) -> Runtime:
     """Raises ``DeviceError``."""
     torch = load_torch(f"rocm device {index}", "hip", index)
-    return TorchRuntime(torch, index, describe, lambda found: measured(found, machine), machine.free_memory, "nccl")
+    paired = machine.environ.get("GPU_ENABLE_WGP_MODE", "1") != "0"
+    return TorchRuntime(
+        torch,
+        index,
+        lambda properties: describe(properties, paired),
+        lambda found: measured(found, machine),
+        machine.free_memory,
+        "nccl",
+    )
 
 
-def describe(properties: Any) -> Found:
-    """From ``torch.cuda.get_device_properties``; the name carries switches: ``gfx942:sramecc+:xnack-``."""
-    return found_properties(properties, properties.gcnArchName.partition(":")[0], "HIP runtime")
+def describe(properties: Any, paired: bool = True) -> Found:
+    """From ``torch.cuda.get_device_properties``; the name carries switches: ``gfx942:sramecc+:xnack-``. Where waves are
+    of 32, HIP counts pairs of compute units unless it was told not to (``paired``)."""
+    found = found_properties(properties, properties.gcnArchName.partition(":")[0], "HIP runtime")
+    if not paired or found.limits.get("warp_size") != 32 or "compute_units" not in found.limits:
+        return found
+    limits = {**found.limits, "compute_units": 2 * found.limits["compute_units"]}
+    return replace(found, limits=limits, how={**found.how, "limits.compute_units": "HIP runtime, twice its pairs"})
 
 
 def measured(found: Found, machine: Machine) -> DeviceProfile:

@@ -64,8 +64,9 @@ def start(monkeypatch, tmp_path):
     config = hf_config("llama", tie_word_embeddings=True)
     write_hf(tmp_path, config, random_weights(config, seed=1))
 
-    def make(memory=None, **settings):
+    def make(memory=None, seemed=None, **settings):
         selection = select("auto")
+        selection = dataclasses.replace(selection, profile=dataclasses.replace(selection.profile, **(seemed or {})))
         watched = dataclasses.replace(selection, plugin=Watched(selection.plugin, memory))
         monkeypatch.setattr(engine.core, "select", lambda asked: watched)
         settings = {"model": str(tmp_path), "dtype": "float32", "max_model_len": 64, **settings}
@@ -81,6 +82,15 @@ def test_caches_are_sized_when_everything_is_packed(start):
     assert "pack" in EVENTS[first:second]
     assert set(EVENTS[second + 1 :]) == {"zeros", "close"}
     assert EVENTS.count("close") == 1
+
+
+def test_a_device_that_is_not_what_the_probe_said_is_reported_and_planned_for_as_it_is(start, caplog):
+    start().close()
+    assert "the probe said" not in caplog.text
+    core = start(seemed={"arch": "another", "memory_bytes": 1 << 20})
+    core.close()
+    assert core.plan.profile.arch == select("auto").profile.arch and core.plan.profile.origin == "measured"
+    assert "arch: the probe said another" in caplog.text and "memory_bytes: the probe said 1048576" in caplog.text
 
 
 def test_a_core_has_a_pool_of_blocks_for_each_group_of_its_program(start):

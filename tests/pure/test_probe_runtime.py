@@ -154,3 +154,12 @@ def test_a_driver_that_refuses_the_device_is_an_error_of_the_device(fake, tmp_pa
     torch.cuda.set_device = refuse
     with pytest.raises(DeviceError, match=r"device 0 does not open: CUDA error: device busy; another program"):
         CudaPlugin(machine(tmp_path)).open(0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "wave", "mode", "units"), [("gfx1100", 32, None, 96), ("gfx1100", 32, "0", 48), ("gfx942", 64, None, 48)]
+)
+def test_compute_units_are_counted_singly(fake, tmp_path, arch, wave, mode, units):
+    fake(build="hip", gcnArchName=arch, warp_size=wave, multi_processor_count=48)
+    environ = {"GPU_ENABLE_WGP_MODE": mode} if mode else {}
+    assert RocmPlugin(machine(tmp_path, environ=environ)).open(0).profile.limits["compute_units"] == units
