@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from engine.config.fields import BY_KEY
+from engine.errors import UserError
 from engine.fusion import RULES, all_ops
 from engine.levels import LEVELS, Level
 from engine.models import Layout, build_program
@@ -36,7 +38,14 @@ class Tables:
 
     @classmethod
     def of(cls, plugin: PlatformPlugin) -> Tables:
-        return cls(plugin.kernels(), plugin.fusions(), plugin.settings)
+        """Raises ``UserError`` for a plugin that breaks or gives something else."""
+        kernels = _rows(plugin, "kernels", Kernel)
+        fusions = _rows(plugin, "fusions", (FusionOffer, FusionRule))
+        try:
+            all_ops(tuple(row for row in fusions if isinstance(row, FusionRule)))
+        except ValueError as error:
+            raise _broken(plugin, str(error)) from error
+        return cls(kernels, fusions, lambda *asked: _rows(plugin, "settings", Setting, *asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +69,30 @@ def plan_for(
 ) -> Plan:
     """``make_plan`` with a plugin's tables. ``environment``: variables that the plugin's aliases turn into facts.
     ``offline``: no server in front."""
-    names = plugin.aliases()
+    names = _told(plugin, "aliases", dict)
     words = {fact: environment[name] for name, fact in names.items() if environment and name in environment}
     facts = {**words, **model_facts(model), "offline": offline}
     return make_plan(profile, facts, given, Tables.of(plugin), observations or Observations())
+
+
+def _told(plugin: PlatformPlugin, member: str, read: Callable[[Any], Any], *arguments: Any) -> Any:
+    # Strangers' code may raise anything, and what it raised is what there is to say.
+    try:
+        return read(getattr(plugin, member)(*arguments))
+    except Exception as error:
+        raise _broken(plugin, f"{member}() raised {type(error).__name__}: {error}") from error
+
+
+def _rows(plugin: PlatformPlugin, member: str, kinds: Any, *arguments: Any) -> tuple[Any, ...]:
+    rows: tuple[Any, ...] = _told(plugin, member, tuple, *arguments)
+    strange = next((row for row in rows if not isinstance(row, kinds)), None)
+    if strange is not None:
+        raise _broken(plugin, f"{member}() holds a {type(strange).__name__}")
+    return rows
+
+
+def _broken(plugin: PlatformPlugin, what: str) -> UserError:
+    return UserError(f"platform {plugin.name}: {what}; fix or remove the plugin")
 
 
 def make_plan(

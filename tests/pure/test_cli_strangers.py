@@ -157,6 +157,25 @@ def test_a_plugin_whose_targets_raise(capsys: pytest.CaptureFixture[str], instal
     assert code == 0 and "targets() raised ZeroDivisionError" in out
 
 
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        ("kernels(self): return 1 / 0", "kernels() raised ZeroDivisionError"),
+        ("kernels(self): return (7,)", "kernels() holds a int"),
+        ("kernels(self): return 7", "kernels() raised TypeError"),
+        ("fusions(self): return 1 / 0", "fusions() raised ZeroDivisionError"),
+        ("settings(self, *asked): return 1 / 0", "settings() raised ZeroDivisionError"),
+        ("settings(self, *asked): return ('x',)", "settings() holds a str"),
+        ("aliases(self): return 1 / 0", "aliases() raised ZeroDivisionError"),
+    ],
+)
+def test_a_plugin_that_breaks_while_it_is_planned_for(
+    capsys: pytest.CaptureFixture[str], install: Install, member: str, said: str
+) -> None:
+    install("vague", rest=f"    def {member}")
+    assert f"platform vague: {said}" in ends(capsys, "explain", "--platform", "vague:one")
+
+
 @pytest.mark.parametrize("command", ["explain", "serve"])
 def test_two_accelerators(capsys: pytest.CaptureFixture[str], install: Install, command: str) -> None:
     install("left")
