@@ -14,14 +14,19 @@ class NoAnswer(Exception):
 
 
 class Bounded(Generic[T]):
-    """Starts ``call`` in a daemon thread. One that hangs is left behind and does not keep the process alive."""
+    """Starts ``call`` in a daemon thread. One that hangs is left behind and does not keep the process alive. Where the
+    system grants no more threads the call runs here, without a limit."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._value: list[T] = []
         self._error: list[BaseException] = []
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._thread: Thread | None = Thread(target=self._run, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run()
 
     def _run(self) -> None:
         try:
@@ -31,7 +36,8 @@ class Bounded(Generic[T]):
 
     def result(self, seconds: float) -> T:
         """The value, waiting at most ``seconds``. Raises ``NoAnswer``, or what the call raised."""
-        self._thread.join(max(seconds, 0.0))
+        if self._thread is not None:
+            self._thread.join(max(seconds, 0.0))
         if self._error:
             raise self._error[0]
         if not self._value:

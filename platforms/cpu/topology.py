@@ -41,10 +41,13 @@ class Topology:
 
 def from_rows(rows: Iterable[Mapping[str, Any]]) -> Topology:
     """Rows with ``cpu`` and, where known, ``socket``, ``core`` and ``node``, numbers or text as a topology tool prints
-    them. A missing, null or non-numeric node is node 0; a CPU without a core is a core of its own."""
+    them. A missing, null or non-numeric node is node 0; a CPU without a core is a core of its own; a row without a CPU
+    is none."""
     cpus = []
     for row in rows:
-        index = int(row["cpu"])
+        index = whole(str(row.get("cpu")).strip())
+        if index is None:
+            continue
         core = row.get("core")
         socket = row.get("socket")
         named = f"{socket}/{core}" if core not in (None, "", "-") else f"cpu{index}"

@@ -253,3 +253,9 @@ def test_every_fact_of_the_host_says_how_it_is_known(tmp_path):
     (profile,) = probe(machine(tmp_path)).profiles
     facts = {"product", "arch", "family", "features", "memory_bytes", "libraries"}
     assert facts | {f"limits.{name}" for name in profile.limits} <= set(profile.evidence)
+
+
+@pytest.mark.parametrize("cpu", ["-", None, "", -1, "\u00b2", "missing"])
+def test_H_PLT_06_a_row_without_a_cpu_is_none(cpu):
+    rows = [{"cpu": 0, "node": 1}, {"node": 2} if cpu == "missing" else {"cpu": cpu, "node": 2}]
+    assert from_rows(rows).nodes == (1,) and from_rows(rows[1:]).nodes == ()

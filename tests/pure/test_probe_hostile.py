@@ -144,3 +144,12 @@ def test_the_real_machine_reads_nothing_that_is_not_there(tmp_path):
         {},
     )
     assert box.version("no-such-distribution") == "" and box.folder("no_such_module") is None
+
+
+def test_a_system_that_grants_no_more_threads(monkeypatch, tmp_path):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    box = machine(tmp_path, DEVICES, cuda="13.0", modules={"pynvml": KeyError("x")})
+    assert len(check(CudaPlugin(box)).profiles) == 2
