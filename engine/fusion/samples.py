@@ -50,6 +50,13 @@ def _latents(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     return *OPS["split"].inputs(case, dtype, rng), *_weights(case.attributes["sizes"][:2], dtype, rng)
 
 
+def _attended(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    """A scale of one, so that attention's own bound is not divided by a small one."""
+    import torch
+
+    return *OPS["attention"].inputs(case, dtype, rng), torch.ones(1)
+
+
 def _rotary_cases(**attributes: Any) -> tuple[Case, ...]:
     return tuple(
         Case({**case.sizes, "blocks": 5, "page": 4}, {**case.attributes, **attributes}) for case in OPS["rotary"].cases
@@ -97,14 +104,14 @@ CASES: dict[str, tuple[Case, ...]] = {
         )
         for heads, rank, dim in [(1, 3, 2), (4, 64, 16)]
     ),
-    "attention_quantize_static": tuple(
-        Case({**case.sizes, "hidden": 1}, {**case.attributes, "storage": "float8_e4m3fn"})
-        for case in OPS["attention"].cases
-    ),
 }
 """Fused op → cases whose inputs its steps make."""
 
 SAMPLES: dict[str, Sample] = {
+    "attention_quantize_static": (
+        _attended,
+        tuple(Case(case.sizes, {**case.attributes, "storage": "float8_e4m3fn"}) for case in OPS["attention"].cases),
+    ),
     "qk_norm_rotary": (_normed, _rotary_cases(eps=1e-6)),
     "qk_norm_rotary_kv_write": (_normed_written, _rotary_cases(eps=1e-6)),
     "dual_rms_norm": (
