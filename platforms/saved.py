@@ -10,6 +10,7 @@ from platforms.contract import DeviceProfile
 
 _MOST_BYTES = 16 << 20
 _SECONDS = 3.0
+_LONGEST_WORD = 200
 _LARGEST = 1 << 62
 """Of any count or number of bytes; a figure beyond it is damage."""
 
@@ -29,6 +30,7 @@ def read(path: str) -> DeviceProfile:
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object, found {type(row).__name__}")
     _check_figures(row)
+    _check_words(row)
     return DeviceProfile.from_json(row)
 
 
@@ -63,3 +65,16 @@ def _check_figures(row: Mapping[str, Any]) -> None:
     for name, value in figures.items():
         if isinstance(value, bool) or (isinstance(value, int) and not 0 <= value < _LARGEST):
             raise ValueError(f"device profile: {name} must be a count, found {str(value)[:40]}")
+
+
+def _check_words(row: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` for a name or version that no terminal should meet, or that is no name."""
+    words = {name: row.get(name) for name in ("platform", "arch", "family", "product")}
+    libraries, features = row.get("libraries"), row.get("features")
+    words |= {f"libraries.{name}": value for name, value in libraries.items()} if isinstance(libraries, Mapping) else {}
+    words |= {f"features.{name}": name for name in features} if isinstance(features, list) else {}
+    for name, value in words.items():
+        if isinstance(value, str) and not (value.isprintable() and 0 < len(value) <= _LONGEST_WORD):
+            raise ValueError(
+                f"device profile: {name[:_LONGEST_WORD]} must be a short printable text, found {value[:40]!r}"
+            )

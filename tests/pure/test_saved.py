@@ -54,6 +54,11 @@ def test_a_profile_in_the_encodings_that_shells_write(tmp_path, encoding):
         ("evidence", None),
         ("origin", "guessed"),
         ("platform", None),
+        ("arch", ""),
+        ("family", "x" * 1000),
+        ("product", "\x1b[31mred\n"),
+        ("platform", "cpu\ud800"),
+        ("libraries", {"triton": "9" * 5000}),
         ("colour", "red"),
     ],
 )
