@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from platforms.cuda.probe import probe
-from tests.fake_machines import GIB, MEMINFO, Nvml, NVMLError, machine, nvidia_files
+from tests.fake_machines import GIB, MEMINFO, Nvml, NVMLError, machine, nvidia_files, unreadable
 
 H100 = ("NVIDIA H100 80GB HBM3", (9, 0), 80 * GIB)
 L4 = ("NVIDIA L4", (8, 9), 24 * GIB)
@@ -192,3 +192,9 @@ def test_a_board_is_known_by_its_tree_and_usable_by_its_nodes(tmp_path):
     assert profile.family == "jetson-orin"
     container = probe(machine(tmp_path / "c", TEGRA | {"dev/null": ""}, cuda="12.6"))
     assert container.profiles == () and any("none of" in line for line in container.evidence)
+
+
+def test_a_node_that_may_not_be_opened_is_a_problem_and_not_a_device(tmp_path):
+    box = machine(tmp_path, nvidia_files("NVIDIA L4"), cuda="13.0")
+    found = probe(unreadable(box, "dev/nvidia0"))
+    assert found.profiles == () and "/dev/nvidia0 is there but not permitted" in found.problems[0]
