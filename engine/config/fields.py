@@ -91,10 +91,11 @@ FIELDS: tuple[Field, ...] = (
     Field("compilation.compile_ranges_endpoints", k.ENDPOINTS, COMPILE, "token counts at which compiled ranges end"),
     Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
           unset="nothing is written", variable="DEBUG_DUMP_PATH"),
-    Field("compilation.pass_config.rope_kvcache_max_tokens", k.SIZE, COMPILE, "largest step in which rotation and cache "
-          "write are fused", unset="the platform decides", variable="ROPE_KVCACHE_MAX_TOKENS"),
-    Field("compilation.pass_config.allreduce_max_size_mb", k.MEBIBYTES, COMPILE, "largest tensor, in MiB, whose reduction "
-          "over ranks is fused with the norm", unset="the platform decides", variable="ALLREDUCE_MAX_SIZE_MB"),
+    Field("compilation.pass_config.rope_kvcache_max_tokens", k.SIZE, COMPILE, "largest step in which rotation and "
+          "cache write are fused", unset="the platform decides", variable="ROPE_KVCACHE_MAX_TOKENS"),
+    Field("compilation.pass_config.allreduce_max_size_mb", k.MEBIBYTES, COMPILE, "largest tensor, in MiB, whose "
+          "reduction over ranks is fused with the norm", unset="the platform decides",
+          variable="ALLREDUCE_MAX_SIZE_MB"),
     *(Field(f"compilation.pass_config.{name}", k.SWITCH, FUSE, USER_ONLY.get(name, "fuse where the device can"),
             unset=USER_DECIDES if name in USER_ONLY else LEVEL_DECIDES, variable=name.upper()) for name in FUSIONS),
     Field("cache.block_size", k.COUNT, CACHE, "tokens per block of the KV cache", ("--block-size",)),
