@@ -8,7 +8,8 @@ from engine.errors import UserError
 from engine.program import Program
 from platforms.contract import Memory
 
-ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
+ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1}
+"""Bytes of an element. A value of another type counts as 8."""
 
 SCORED_ROWS = 512
 """Rows of prompt log-probabilities that a step is sized for. A step that scores more lives off the share that is left

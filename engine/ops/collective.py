@@ -6,27 +6,35 @@ from typing import Any
 
 from engine.ops.spec import EXACT, ONCE, Case, Spec, op
 
-_GROUPS: dict[str, Any] = {}
-
 
 def open_group(name: str, group: Any) -> None:
-    """From now on ``name`` means ``group``, a process group of ``torch.distributed``, in this process; ``None`` closes
-    it. A name that nobody opened is a group of this process alone."""
+    """From now on ``name`` means ``group``, a process group of ``torch.distributed``, in this process: torch knows it by
+    that name, and so does every kernel. ``None`` closes it. A name that nobody opened is a group of this process
+    alone. Raises ``RuntimeError`` for a name that is open."""
+    import torch
+
+    groups: Any = torch._C._distributed_c10d
     if group is None:
-        _GROUPS.pop(name, None)
+        groups._unregister_process_group(name)
     else:
-        _GROUPS[name] = group
+        groups._register_process_group(name, group)
 
 
-def _ranks(name: str) -> int:
-    """Raises ``ValueError`` for a name that is not open where there are several processes."""
+def _group(name: str) -> Any:
+    """``None`` is this process alone. Raises ``ValueError`` for a name that is not open where there are several
+    processes."""
     import torch.distributed as dist
 
-    if name in _GROUPS:
-        return dist.get_world_size(_GROUPS[name])
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        raise ValueError(f"group {name!r} is not open, and this process is one of {dist.get_world_size()}")
-    return 1
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    resolve: Any = dist.distributed_c10d._resolve_process_group
+    try:
+        return resolve(name)
+    except RuntimeError as error:
+        if dist.get_world_size() > 1:
+            problem = f"group {name!r} is not open, and this process is one of {dist.get_world_size()}"
+            raise ValueError(problem) from error
+        return None
 
 
 def _inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
@@ -44,14 +52,15 @@ def _inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
 )
 def all_reduce(x: Any, *, group: str) -> Any:
     """The sum of x over the ranks of ``group``, in x's dtype, added in an order that the backend chooses; x itself
-    where there is one rank. x: [tokens, hidden], equal on all ranks → a new tensor of that shape."""
+    where there is one rank. x: [tokens, hidden], of that shape on every rank → the same shape."""
     import torch
     import torch.distributed as dist
 
-    if _ranks(group) == 1:
+    found = _group(group)
+    if found is None or found.size() == 1:
         return x
     total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=_GROUPS[group])
+    dist.all_reduce(total, group=found)
     return total
 
 
@@ -73,10 +82,12 @@ def all_gather(x: Any, *, group: str, ranks: int) -> Any:
     import torch
     import torch.distributed as dist
 
-    if _ranks(group) != ranks:
-        raise ValueError(f"group {group!r} has {_ranks(group)} ranks, the call is for {ranks}")
+    found = _group(group)
+    size = 1 if found is None else found.size()
+    if size != ranks:
+        raise ValueError(f"group {group!r} has {size} ranks, the call is for {ranks}")
     if ranks == 1:
         return x
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(ranks)]
-    dist.all_gather(parts, x.contiguous(), group=_GROUPS[group])
+    dist.all_gather(parts, x.contiguous(), group=found)
     return torch.cat(parts, dim=-1)

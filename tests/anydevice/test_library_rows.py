@@ -15,6 +15,7 @@ import kernels_rocm.library
 from engine.bind import load_target
 from engine.fusion import RULES, all_ops
 from engine.ops import Case
+from engine.ops.collective import open_group
 from engine.ops.compare import as_tuple, specs_of
 from engine.plan.kernels import call_facts
 from kernels_cuda.manifest import KERNELS as CUDA
@@ -84,11 +85,11 @@ def libraries(monkeypatch, tmp_path):
     install_flashinfer(monkeypatch)
     install_aiter(monkeypatch, tmp_path)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    torch._C._distributed_c10d._register_process_group("tp", dist.group.WORLD)
+    open_group("tp", dist.group.WORLD)
     yield
     for module in (kernels_cuda.collective, kernels_rocm.collective):
         module.close()
-    torch._C._distributed_c10d._unregister_process_group("tp")
+    open_group("tp", None)
     dist.destroy_process_group()
 
 
