@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernels_cuda.limits import ALL_REDUCE_BYTES
+from kernels_triton.calls import alike, columns, whole_rows
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact, feature, library
 
@@ -16,34 +17,6 @@ _REDUCE_BLOCK = 1024 * 8
 """Most threads that share one row of a fused all-reduce: a block in each part of a cluster."""
 
 
-def _alike(count: int, known: tuple[str, ...] = _HALVES) -> Predicate:
-    """The first ``count`` inputs have one of the ``known`` types, all the same: the library reads a weight as if it
-    had the activation's type."""
-    return fact(
-        "call_dtypes",
-        lambda found: len(set(found[:count])) == 1 and found[0] in known,
-        f"{' or '.join(known)}, one type for the first {count}",
-    )
-
-
-def _columns(shapes: Any, at: int) -> Any:
-    """The last axis of input ``at``, ``None`` where there is none."""
-    return shapes[at][-1] if at < len(shapes) and shapes[at] else None
-
-
-def _whole_rows(weight: int) -> Predicate:
-    """The norm runs over the whole row."""
-    return fact(
-        "call_shapes",
-        lambda found: _columns(found, 0) == _columns(found, weight) is not None,
-        "a weight as wide as a row",
-    )
-
-
-def _stored_as(*names: str) -> Predicate:
-    return fact("storage", lambda name: name in names, " or ".join(names))
-
-
 def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
     """The group has a fused form here, and a row is made of whole 16-byte pieces that one cluster holds."""
     ranks, shapes, dtype = facts.get("tensor_parallel_size"), facts.get("call_shapes", ()), facts.get("call_dtype")
@@ -51,7 +24,7 @@ def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
         return Verdict(False, "ranks, shapes or dtype of the call unknown")
     if (profile.arch, ranks) not in ALL_REDUCE_BYTES:
         return Verdict(False, f"{profile.arch} with {ranks} ranks has no fused all-reduce")
-    piece, width = (4 if dtype == "float32" else 8), _columns(shapes, 0)
+    piece, width = (4 if dtype == "float32" else 8), columns(shapes, 0)
     if not isinstance(width, int) or width % piece or width > piece * _REDUCE_BLOCK:
         return Verdict(False, f"rows of {width}, needs a multiple of {piece} up to {piece * _REDUCE_BLOCK}")
     return Verdict(True, f"{profile.arch} with {ranks} ranks, rows of {width}")
@@ -62,36 +35,37 @@ def _row(op: str, module: str, *accepts: Predicate, needs: Predicate = _FLASHINF
 
 
 _FP8 = all_of(_FLASHINFER, feature("dtype.fp8_e4m3fn"))
+_STORED = fact("storage", lambda name: name == "float8_e4m3fn", "float8_e4m3fn")
 _REDUCED = (*_HALVES, "float32")
 
 KERNELS: tuple[Kernel, ...] = (
     *ROWS,
-    _row("rms_norm", "norm", _alike(2)),
-    _row("silu_and_mul", "activation", _alike(1)),
+    _row("rms_norm", "norm", alike(2, *_HALVES)),
+    _row("silu_and_mul", "activation", alike(1, *_HALVES)),
     _row(
         "rms_norm_quantize_static",
         "norm",
-        _alike(2),
-        _whole_rows(1),
-        _stored_as("float8_e4m3fn", "float8_e5m2"),
+        alike(2, *_HALVES),
+        whole_rows(1),
+        _STORED,
         needs=_FP8,
     ),
     _row(
         "add_rms_norm_quantize_static",
         "norm",
-        _alike(3),
-        _whole_rows(2),
-        _stored_as("float8_e4m3fn", "float8_e5m2"),
+        alike(3, *_HALVES),
+        whole_rows(2),
+        _STORED,
         needs=_FP8,
     ),
-    _row("all_reduce_add_rms_norm", "collective", _alike(3, _REDUCED), _whole_rows(2), _reduces),
-    _row("all_reduce_rms_norm", "collective", _alike(2, _REDUCED), _whole_rows(1), _reduces),
+    _row("all_reduce_add_rms_norm", "collective", alike(3, *_REDUCED), whole_rows(2), _reduces),
+    _row("all_reduce_rms_norm", "collective", alike(2, *_REDUCED), whole_rows(1), _reduces),
     _row(
         "all_reduce_add_rms_norm_quantize_static",
         "collective",
-        _alike(3),
-        _whole_rows(2),
-        _stored_as("float8_e4m3fn"),
+        alike(3, *_HALVES),
+        whole_rows(2),
+        _STORED,
         _reduces,
         needs=_FP8,
     ),

@@ -6,46 +6,23 @@ from typing import Any
 
 from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_ROW, gate_vector, group_fits, norm_vector
 from kernels_rocm.needs import aiter
+from kernels_triton.calls import FLOAT8, alike, columns, two_parts, whole_rows
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact
 
 _HALVES = ("float16", "bfloat16")
-_FLOAT8 = {"float8_e4m3fn": "dtype.fp8_e4m3fn", "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz"}
 _UNITS = 304
 """Compute units where a profile does not say: those of the largest device, whose table is the strictest."""
-
-
-def _alike(count: int) -> Predicate:
-    """The first ``count`` inputs are 16-bit floats of one type: the library reads a weight as if it had the
-    activation's type."""
-    return fact(
-        "call_dtypes",
-        lambda found: len(set(found[:count])) == 1 and found[0] in _HALVES,
-        f"{' or '.join(_HALVES)}, one type for the first {count}",
-    )
-
-
-def _columns(shapes: Any, at: int) -> Any:
-    """The last axis of input ``at``, ``None`` where there is none."""
-    return shapes[at][-1] if at < len(shapes) and shapes[at] else None
 
 
 def _width(at: int, half: bool = False) -> Predicate:
     """Columns of input ``at`` (of half of them): whole vectors of 8, up to the widest row."""
 
     def fits(found: Any) -> bool:
-        width, parts = _columns(found, at), 1 + half
+        width, parts = columns(found, at), 1 + half
         return isinstance(width, int) and width % (8 * parts) == 0 and 0 < width <= WIDEST_ROW * parts
 
     return fact("call_shapes", fits, f"{'halves' if half else 'rows'} of a multiple of 8 up to {WIDEST_ROW}")
-
-
-def _whole_rows(weight: int) -> Predicate:
-    return fact(
-        "call_shapes",
-        lambda found: _columns(found, 0) == _columns(found, weight) is not None,
-        "a weight as wide as a row",
-    )
 
 
 def _dynamic(gated: bool) -> Predicate:
@@ -55,20 +32,20 @@ def _dynamic(gated: bool) -> Predicate:
         missing = [name for name in ("storage", "columns", "power_of_two", "call_shapes") if name not in facts]
         if missing:
             return Verdict(False, f"{', '.join(missing)} unknown")
-        storage, columns, width = facts["storage"], facts["columns"], _columns(facts["call_shapes"], 0)
+        storage, group, width = facts["storage"], facts["columns"], columns(facts["call_shapes"], 0)
         if not isinstance(width, int):
             return Verdict(False, f"rows of {width}")
         if facts["power_of_two"]:
             return Verdict(False, "scales that are powers of two: the kernel has no such option")
-        whole_row = storage == "int8" and not columns and not gated
-        if _FLOAT8.get(storage, "") not in profile.features and not whole_row:
-            return Verdict(False, f"storage {storage} in groups of {columns or 'a row'}")
-        if not columns:
+        whole_row = storage == "int8" and not group and not gated
+        if FLOAT8.get(storage, "") not in profile.features and not whole_row:
+            return Verdict(False, f"storage {storage} in groups of {group or 'a row'}")
+        if not group:
             return Verdict(not gated, "a scale per row" + ("; the kernel has groups only" if gated else ""))
         width = width // 2 if gated else width
         vector = gate_vector(width) if gated else norm_vector(width, profile.limits.get("compute_units", _UNITS))
-        ok = width % columns == 0 and group_fits(columns, vector) and (not gated or columns & (columns - 1) == 0)
-        return Verdict(ok, f"groups of {columns} in rows of {width}" + ("" if ok else f", {vector} to a thread"))
+        ok = width % group == 0 and group_fits(group, vector) and (not gated or group & (group - 1) == 0)
+        return Verdict(ok, f"groups of {group} in rows of {width}" + ("" if ok else f", {vector} to a thread"))
 
     return check
 
@@ -79,16 +56,6 @@ def _captured(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(mode != "NONE", f"graph mode {mode}" + ("; used where graphs are captured only" * (mode == "NONE")))
 
 
-def _parts(profile: DeviceProfile, facts: Facts) -> Verdict:
-    sizes, shapes = facts.get("sizes", ()), facts.get("call_shapes", ())
-    if len(sizes) != 3 or len(shapes) != 3:
-        return Verdict(False, f"parts of {sizes or 'unknown size'}, needs two normalised ones and a rest")
-    ok = (_columns(shapes, 1), _columns(shapes, 2)) == tuple(sizes[:2]) and all(
-        n % 8 == 0 and n <= WIDEST_ROW for n in sizes[:2]
-    )
-    return Verdict(ok, f"parts of {sizes}" + ("" if ok else f", needs multiples of 8 up to {WIDEST_ROW}"))
-
-
 def _heads(profile: DeviceProfile, facts: Facts) -> Verdict:
     """Whole heads are turned, and heads and pages are powers of two, in a bfloat16 cache."""
     dim, shapes, dtypes = facts.get("head_dim"), facts.get("call_shapes", ()), facts.get("call_dtypes", ())
@@ -96,7 +63,7 @@ def _heads(profile: DeviceProfile, facts: Facts) -> Verdict:
         return Verdict(False, "head_dim or inputs of the call unknown")
     if {dtypes[0], dtypes[1], dtypes[3], dtypes[4]} != {"bfloat16"} or dtypes[2] != "float32":
         return Verdict(False, f"types {' '.join(dtypes)}, needs bfloat16 with a float32 table")
-    page, turned = shapes[4][2] if len(shapes[4]) == 5 else None, _columns(shapes, 2)
+    page, turned = shapes[4][2] if len(shapes[4]) == 5 else None, columns(shapes, 2)
     ok = turned == dim and all(isinstance(n, int) and n & (n - 1) == 0 for n in (dim, page))
     wanted = "" if ok else "; needs whole heads, and powers of two"
     return Verdict(ok, f"{turned} of {dim} columns turned, pages of {page}{wanted}")
@@ -113,27 +80,32 @@ def _row(op: str, module: str, needs: Predicate, *accepts: Predicate, **more: An
 
 
 _NORM, _REDUCE = aiter("rmsnorm"), aiter("custom_ar", "0.1.13")
-_SUM = (_alike(3), _whole_rows(2), _width(2))
+_PART_SIZES = fact(
+    "sizes",
+    lambda sizes: all(size % 8 == 0 and size <= WIDEST_ROW for size in sizes[:2]),
+    f"multiples of 8 up to {WIDEST_ROW}",
+)
+_SUM = (alike(3, *_HALVES), whole_rows(2), _width(2))
 
 KERNELS: tuple[Kernel, ...] = (
     *ROWS,
-    _row("rms_norm", "norm", _NORM, _alike(2), _width(1), _captured),
-    _row("rms_norm_quantize_dynamic", "norm", _NORM, _alike(2), _whole_rows(1), _width(1), _dynamic(False)),
+    _row("rms_norm", "norm", _NORM, alike(2, *_HALVES), _width(1), _captured),
+    _row("rms_norm_quantize_dynamic", "norm", _NORM, alike(2, *_HALVES), whole_rows(1), _width(1), _dynamic(False)),
     _row("add_rms_norm_quantize_dynamic", "norm", _NORM, *_SUM, _dynamic(False)),
-    _row("add_rms_norm_pad", "norm", _NORM, _alike(3), _whole_rows(2)),
-    _row("dual_rms_norm", "norm", _NORM, _alike(3), _parts),
-    _row("silu_and_mul", "activation", aiter("linear"), _alike(1), _width(0, half=True)),
+    _row("add_rms_norm_pad", "norm", _NORM, alike(3, *_HALVES), whole_rows(2)),
+    _row("dual_rms_norm", "norm", _NORM, alike(3, *_HALVES), two_parts, _PART_SIZES),
+    _row("silu_and_mul", "activation", aiter("linear"), alike(1, *_HALVES), _width(0, half=True)),
     _row(
         "silu_and_mul_quantize_dynamic",
         "activation",
         aiter("linear"),
-        _alike(1),
+        alike(1, *_HALVES),
         _width(0, half=True),
         _dynamic(True),
     ),
     _row("rotary_kv_write", "rotary", aiter("triton_rope"), _heads),
     _row("all_reduce_add_rms_norm", "collective", _REDUCE, *_SUM, _reduces),
-    _row("all_reduce_rms_norm", "collective", _REDUCE, _alike(2), _whole_rows(1), _width(1), _reduces),
+    _row("all_reduce_rms_norm", "collective", _REDUCE, alike(2, *_HALVES), whole_rows(1), _width(1), _reduces),
 )
 """The library's rows lead the portable ones by priority; where they refuse a call, those take it. It starts at CDNA 3:
 on older and on graphics families the portable rows stand alone."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_triton.calls import FLOAT8, columns, two_parts, whole_rows
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, feature, library
 
 PRIORITY = 5
 """Below rows of vendor libraries, which take 10."""
 
 _TYPES = ("float32", "bfloat16", "float16")
-_STORAGE = {
-    "float8_e4m3fn": "dtype.fp8_e4m3fn",
-    "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz",
-    "int8": "dtype.int8",
-}
+_STORAGE = {**FLOAT8, "int8": "dtype.int8"}
 _DEVICE = all_of(library("triton", "3.5"), any_of(feature("copy.async"), feature("mma.mfma"), feature("mma.wmma")))
 """Triton compiles for devices with one of these; those without are older than it supports."""
 
@@ -52,38 +49,13 @@ def _storage(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(wanted in profile.features, f"{wanted} {'present' if wanted in profile.features else 'absent'}")
 
 
-def _sizes(x: int, weight: int) -> Predicate:
-    """The weight at ``weight`` covers a whole row of ``x``."""
-
-    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
-        shapes = facts.get("call_shapes", ())
-        if max(x, weight) >= len(shapes):
-            return Verdict(False, "shapes of the call unknown")
-        columns, length = shapes[x][-1], shapes[weight][0]
-        if columns != length:
-            return Verdict(False, f"a row of {columns} is normalised in runs of {length}, needs whole rows")
-        return Verdict(True, f"{columns} columns")
-
-    return check
-
-
-def _parts(profile: DeviceProfile, facts: Facts) -> Verdict:
-    """Both weights cover a whole part of the row, and what is left is one part."""
-    sizes, shapes = facts.get("sizes", ()), facts.get("call_shapes", ())
-    if len(sizes) != 3 or len(shapes) != 3:
-        return Verdict(False, f"parts of {sizes or 'unknown size'}, needs two normalised ones and a rest")
-    lengths = (shapes[1][0], shapes[2][0])
-    ok = lengths == tuple(sizes[:2])
-    return Verdict(ok, f"parts of {sizes[0]} and {sizes[1]}" + ("" if ok else f", weights of {lengths}"))
-
-
 def _heads(*weights: int) -> Predicate:
     """The weights at ``weights`` normalise one head each."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
         dim, shapes = facts.get("head_dim"), facts.get("call_shapes", ())
-        found = [shapes[at][0] for at in weights if at < len(shapes)]
-        if not isinstance(dim, int) or len(found) < len(weights):
+        found = [columns(shapes, at) for at in weights]
+        if not isinstance(dim, int) or None in found:
             return Verdict(False, "head_dim or shapes of the call unknown")
         ok = all(length == dim for length in found)
         return Verdict(ok, f"head_dim {dim}" + ("" if ok else f", but weights of {found}"))
@@ -106,12 +78,12 @@ def _row(op: str, module: str, *accepts: Predicate, invariant: bool = True, **mo
 
 ROWS: tuple[Kernel, ...] = (
     _row("rms_norm", "norm", _types(0)),
-    _row("rms_norm_quantize_static", "norm", _types(0), _storage, _sizes(0, 1)),
-    _row("rms_norm_quantize_dynamic", "norm", _types(0), _storage, _sizes(0, 1)),
-    _row("add_rms_norm_quantize_static", "norm", _types(0, 1), _storage, _sizes(0, 2)),
-    _row("add_rms_norm_quantize_dynamic", "norm", _types(0, 1), _storage, _sizes(0, 2)),
-    _row("add_rms_norm_pad", "norm", _types(0, 1), _sizes(0, 2)),
-    _row("dual_rms_norm", "norm", _types(0), _parts),
+    _row("rms_norm_quantize_static", "norm", _types(0), _storage, whole_rows(1)),
+    _row("rms_norm_quantize_dynamic", "norm", _types(0), _storage, whole_rows(1)),
+    _row("add_rms_norm_quantize_static", "norm", _types(0, 1), _storage, whole_rows(2)),
+    _row("add_rms_norm_quantize_dynamic", "norm", _types(0, 1), _storage, whole_rows(2)),
+    _row("add_rms_norm_pad", "norm", _types(0, 1), whole_rows(2)),
+    _row("dual_rms_norm", "norm", _types(0), two_parts),
     _row("silu_and_mul", "activation", _types(0)),
     _row("silu_and_mul_quantize_static", "activation", _types(0), _storage),
     _row("silu_and_mul_quantize_dynamic", "activation", _types(0), _storage),
