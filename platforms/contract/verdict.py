@@ -128,4 +128,4 @@ def _member(what: str, found: str, names: tuple[str, ...]) -> Verdict:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0]))
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version.split("+")[0]))
