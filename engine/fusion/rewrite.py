@@ -26,9 +26,9 @@ def rewrite(
     accept: Callable[[Call], bool] = lambda call: True,
 ) -> tuple[Program, int]:
     """The program with every match replaced, and how many there were. A match is refused where an inner value is read
-    outside, where an output is read before the last matched call, where a call in between writes what a matched call
-    reads, where attributes disagree, or where ``accept`` says no to the fused call, which stands where the last matched
-    call stood. ``ops``: every op the program may hold."""
+    outside, where an input of the fused call is made by a matched one, where an output is read before the last matched
+    call, where a call in between writes what a matched call reads, where attributes disagree, or where ``accept`` says
+    no to the fused call, which stands where the last matched call stood. ``ops``: every op the program may hold."""
     steps = parse(rule)
     if not {step.op for step in steps} <= {call.op for call in program.calls}:
         return program, 0
@@ -122,6 +122,9 @@ def _legal(
     ops: Mapping[str, Op],
 ) -> bool:
     inside, last = set(found.positions), max(found.positions)
+    made = {name for at in inside for name in program.calls[at].outputs}
+    if any(found.names[name] in made for name in external(steps)):
+        return False
     for step in steps:
         for name in step.outputs:
             outside = [at for at in readers.get(found.names[name], ()) if at not in inside]
