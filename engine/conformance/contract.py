@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from engine.conformance import hostile, sources
@@ -218,14 +218,15 @@ def _ties(subject: Subject) -> str:
         return bool(verdict(row.needs, profile, facts) and verdict(row.accepts, profile, facts))
 
     for one, other in pairs:
-        for name, profile in subject.profiles.items():
-            for call in calls_of(subject.ops[one.op]):
-                count += 1
-                if takes(one, profile, call.facts) and takes(other, profile, call.facts):
-                    raise Wrong(
-                        f"{one.op}: rows {one.name} and {other.name} share priority {one.priority}, and both take "
-                        f"{call} on {name}"
-                    )
+        calls = calls_of(subject.ops[one.op])
+        for call, (name, profile), (model, known) in product(calls, subject.profiles.items(), sample_facts().items()):
+            facts = {**known, **call.facts}
+            count += 1
+            if takes(one, profile, facts) and takes(other, profile, facts):
+                raise Wrong(
+                    f"{one.op}: rows {one.name} and {other.name} share priority {one.priority}, and both take {call} "
+                    f"on {name} for {model}"
+                )
     return f"{len(pairs)} pairs of rows with equal priority, {count} calls asked about"
 
 

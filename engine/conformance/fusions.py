@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.plan import Plan
     from engine.program import Call
 
+
 def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and body of each check."""
     yield "table", partial(_table, subject)

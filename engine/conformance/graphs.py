@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.conformance.check import NotSupported, Wrong, said
-from engine.conformance.rows import bands_of, needed, suiting
+from engine.conformance.rows import bands_of, suiting
 from engine.ops import OPS
 from platforms.contract import CapturedGraph, DeviceError, GraphBackend, Kernel, Runtime, Verdict
 
@@ -44,8 +44,10 @@ def _answer(subject: Subject) -> str:
     found, promised = runtime.graphs(), "graph.capture" in runtime.profile.features
     if isinstance(found, Verdict):
         if found or promised:
-            raise Wrong(f"graphs() gave the verdict {found!r}, and the profile {'has' if promised else 'lacks'} "
-                        "graph.capture: both must say no, or a backend be given")
+            raise Wrong(
+                f"graphs() gave the verdict {found!r}, and the profile {'has' if promised else 'lacks'} "
+                "graph.capture: both must say no, or a backend be given"
+            )
         return f"none: {found.reason}"
     missing = [name for name in ("name", "new_pool", "capture") if not hasattr(found, name)]
     if missing:
@@ -256,32 +258,33 @@ def _row(subject: Subject, row: Kernel) -> str:
     from engine.ops.compare import as_tuple
 
     runtime, backend = _backend(subject)
-    needed(subject, row)
     op, function = subject.ops[row.op], load_target(row.target)
     calls = suiting(subject, row, runtime, op.cases)
-    for call in sorted(calls, key=lambda call: sum(x.numel() for x in call.inputs))[:1]:
-        given = [band.tensor for band in bands_of(op, row, call, runtime)]
-        made: list[tuple[Any, ...]] = []
-        with torch.inference_mode(), runtime.compute():
-            kept = [x.clone() for x in given]
+    call = min(calls, key=lambda call: sum(x.numel() for x in call.inputs))
+    given = [band.tensor for band in bands_of(op, row, call, runtime)]
+    with torch.inference_mode(), runtime.compute():
+        kept = [x.clone() for x in given]
+        results: tuple[Any, ...] = ()
 
-            def run(given: Any = given, made: Any = made, call: Any = call) -> None:
-                made.append(as_tuple(function(*given, **call.case.attributes)))
+        def run() -> None:
+            nonlocal results
+            results = as_tuple(function(*given, **call.case.attributes))
 
-            graph = _captured(runtime, backend, run, backend.new_pool())
-            recorded = made[-1]
-            for factor in (1.0, 0.5):
-                for at, (x, old) in enumerate(zip(given, kept, strict=True)):
-                    fresh = x.is_floating_point() and at not in op.weights and x.element_size() > 1
-                    x.copy_(old * factor if fresh else old)
-                run()
-                runtime.synchronize()
-                expected = [x.clone() for x in made[-1]]
-                for at, (x, old) in enumerate(zip(given, kept, strict=True)):
-                    if at in op.mutates:
-                        x.copy_(old * factor if x.is_floating_point() and x.element_size() > 1 else old)
-                graph.replay()
-                for found, wanted in zip(recorded, expected, strict=True):
-                    _same(runtime, found, wanted, f"on {call}")
-            graph.close()
+        def refill(factor: float) -> None:
+            for at, (x, old) in enumerate(zip(given, kept, strict=True)):
+                scaled = x.is_floating_point() and at not in op.weights and x.element_size() > 1
+                x.copy_(old * factor if scaled else old)
+
+        graph = _captured(runtime, backend, run, backend.new_pool())
+        recorded = results
+        for factor in (1.0, 0.5):
+            refill(factor)
+            run()
+            runtime.synchronize()
+            expected = [x.clone() for x in results]
+            refill(factor)
+            graph.replay()
+            for found, wanted in zip(recorded, expected, strict=True):
+                _same(runtime, found, wanted, f"on {call}")
+        graph.close()
     return f"2 contents of {call}"

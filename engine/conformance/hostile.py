@@ -40,7 +40,7 @@ _TOOL = re.compile(r"[A-Za-z][\w.+-]{1,40}")
 def ask(source: str, environ: Mapping[str, str] | None = None, tables: bool = False) -> dict[str, Any]:
     """What ``isolated`` reports. ``environ``: its whole environment, this process's own if left out; ``tables``: ask
     for tables and predicates as well. Raises ``Wrong`` where it gave no answer."""
-    order = {"source": source, "paths": _paths(), "tables": tables, **({"environ": dict(environ)} if environ else {})}
+    order = {"source": source, "paths": [os.path.abspath(path) for path in sys.path], "tables": tables}
     if environ is not None:
         order["environ"] = dict(environ)
     command = [sys.executable, "-P", str(isolated.__file__)]
@@ -54,10 +54,6 @@ def ask(source: str, environ: Mapping[str, str] | None = None, tables: bool = Fa
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise Wrong(f"its process ended with code {done.returncode} and said {said}") from None
     return answer
-
-
-def _paths() -> list[str]:
-    return [os.path.abspath(path) for path in sys.path]
 
 
 def judge(answer: Mapping[str, Any]) -> str:

@@ -80,9 +80,7 @@ def _as_it_lies(tensor: Any, runtime: Runtime) -> Band:
     return band
 
 
-def ran(
-    op: Op, row: Kernel, call: Sample, runtime: Runtime, tensors: Sequence[Any], bands: Sequence[Band]
-) -> Ran:
+def ran(op: Op, row: Kernel, call: Sample, runtime: Runtime, tensors: Sequence[Any], bands: Sequence[Band]) -> Ran:
     """Run the row once on ``tensors``, its own allocations poisoned. Raises ``Wrong``, and what the row raises."""
     import torch
 
