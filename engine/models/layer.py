@@ -31,9 +31,12 @@ class Layer:
     at: str
     source: str
 
-    def norm(self, x: str, name: str, tensor: str, into: str, width: int) -> str:
+    def norm(self, x: str, name: str, tensor: str, into: str, width: int, eps: float | None = None) -> str:
+        """``eps``: the model's own unless given."""
         weight = self.draft.weight(self.at + name, self.layout.dtype, (width,), (f"{self.source}{tensor}.weight",))
-        return self.draft.call("rms_norm", x, weight, into=self.at + into, eps=self.model.rms_eps)
+        return self.draft.call(
+            "rms_norm", x, weight, into=self.at + into, eps=self.model.rms_eps if eps is None else eps
+        )
 
     def own(self, size: int) -> int:
         """This rank's share of ``size`` heads, rows or columns; ``check_ranks`` has seen that it is whole."""

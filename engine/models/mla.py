@@ -73,6 +73,4 @@ def _project(layer: Layer, x: str) -> tuple[str, str, str]:
 
 
 def _norm(layer: Layer, x: str, name: str, into: str, width: int) -> str:
-    tensors = (f"{layer.source}self_attn.{name}_layernorm.weight",)
-    weight = layer.draft.weight(f"{layer.at}{name}_norm", layer.layout.dtype, (width,), tensors)
-    return layer.draft.call("rms_norm", x, weight, into=layer.at + into, eps=LATENT_EPS)
+    return layer.norm(x, f"{name}_norm", f"self_attn.{name}_layernorm", into, width, LATENT_EPS)
