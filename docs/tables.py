@@ -31,8 +31,14 @@ def level_table() -> str:
     from engine.fusion.catalog import LEVEL_OF
     from engine.levels import describe
 
-    titles = {"level": "level", "mode": "compile mode", "graph_mode": "graphs", "fusions": "fusions on by default",
-              "tuning": "tuning", "purpose": "for"}
+    titles = {
+        "level": "level",
+        "mode": "compile mode",
+        "graph_mode": "graphs",
+        "fusions": "fusions on by default",
+        "tuning": "tuning",
+        "purpose": "for",
+    }
     return table(list(titles.values()), [[row[key] for key in titles] for row in describe(LEVEL_OF)])
 
 
@@ -91,8 +97,12 @@ def spelling_table() -> str:
     from engine import compat
 
     rows = [["setting", code(old), code(new)] for old, new in compat.KEYS.items()]
-    rows += [["section", code(f"--{old.replace('_', '-')}"), code(f"-{short}")] for old, section in
-             compat.SECTIONS.items() for short, full in compat.SHORT_SECTIONS.items() if full == section]
+    rows += [
+        ["section", code(f"--{old.replace('_', '-')}"), code(f"-{short}")]
+        for old, section in compat.SECTIONS.items()
+        for short, full in compat.SHORT_SECTIONS.items()
+        if full == section
+    ]
     rows += [["op in custom_ops", code(old), code(*new)] for old, new in compat.OPERATIONS.items()]
     rows += [["compile mode", code(old), code(new)] for old, new in compat.MODES.items()]
     rows += [["compile mode", code(str(number)), code(name)] for number, name in enumerate(compat.MODE_NUMBERS)]
@@ -126,8 +136,13 @@ def resolved_tables() -> str:
 
 def target_table() -> str:
     rows = [
-        [code(f"{name}:{target}"), profile.product, profile.family, f"{profile.memory_bytes / 2**30:.0f} GiB",
-         ", ".join(f"{library} {version}" for library, version in sorted(profile.libraries.items()))]
+        [
+            code(f"{name}:{target}"),
+            profile.product,
+            profile.family,
+            f"{profile.memory_bytes / 2**30:.0f} GiB",
+            ", ".join(f"{library} {version}" for library, version in sorted(profile.libraries.items())),
+        ]
         for name, plugin in _plugins().items()
         for target, profile in plugin.targets().items()
     ]
@@ -143,8 +158,18 @@ def _resolved(model: ModelConfig, ranks: int = 1) -> str:
     for name, plugin in _plugins().items():
         for target, profile in plugin.targets().items():
             plans = [
-                plan_for(plugin, profile, model, {key: Given(value, "command line") for key, value in (
-                    ("optimization_level", level.number), ("parallel.tensor_parallel_size", ranks))})
+                plan_for(
+                    plugin,
+                    profile,
+                    model,
+                    {
+                        key: Given(value, "command line")
+                        for key, value in (
+                            ("optimization_level", level.number),
+                            ("parallel.tensor_parallel_size", ranks),
+                        )
+                    },
+                )
                 for level in LEVELS
             ]
             groups.setdefault((name, *(_cells(plan) for plan in plans)), []).append(f"{name}:{target}")

@@ -28,9 +28,7 @@ BLOCK = replace(
     name="llama-fp8-block",
     quantization=Quantization("fp8", "float8_e4m3fn", "block", "group", (128, 128)),
 )
-INT8 = replace(
-    LLAMA, name="llama-int8", quantization=Quantization("compressed-tensors", "int8", "channel", "token")
-)
+INT8 = replace(LLAMA, name="llama-int8", quantization=Quantization("compressed-tensors", "int8", "channel", "token"))
 MOE = replace(
     QWEN3, name="qwen3-moe", architecture="qwen3_moe", hidden_size=2048, moe=Moe(experts=128, top_k=8, expert_size=768)
 )

@@ -73,8 +73,10 @@ def _at_path(path: Path, weights: bool = True) -> Model:
             alone = path.resolve().parent.name if path.name == "config.json" else ""
             return Model(path, alone or path.stem, "its config alone, without weights")
         if path.suffix.lower() == ".json":
-            raise UserError(f"{path}: describes a model and holds none of it; name its directory (it can be planned "
-                            "for as it is: `engine explain`)")
+            raise UserError(
+                f"{path}: describes a model and holds none of it; name its directory (it can be planned "
+                "for as it is: `engine explain`)"
+            )
         if path.suffix.lower() != ".gguf":
             raise UserError(f"{path}: a model is a .gguf file or a directory; this is neither")
         return Model(path, path.stem, "file")

@@ -137,6 +137,9 @@ def test_it_imports_the_contract_and_nothing_of_the_engine() -> None:
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             for name in names:
                 top = name.split(".")[0]
-                assert name == "platforms.contract" or top == "toy_platform" or top in sys.stdlib_module_names or (
-                    top == "torch" and not light
+                assert (
+                    name == "platforms.contract"
+                    or top == "toy_platform"
+                    or top in sys.stdlib_module_names
+                    or (top == "torch" and not light)
                 ), f"{file}: {name}"

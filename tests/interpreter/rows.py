@@ -11,7 +11,7 @@ from engine.bind import load_target
 from engine.conformance.bands import Poisoned, banded, strided
 from engine.fusion import RULES, all_ops
 from engine.ops import Case, Op
-from engine.ops.compare import as_tuple, misfit, name_of, specs_of, truth
+from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, truth
 from engine.plan.kernels import call_facts
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Kernel
@@ -71,15 +71,14 @@ def check(row: Kernel, op: Op, case: Case, dtype: str, inputs: tuple[Any, ...], 
     rounded value passes the edge that the exact one stays below."""
     assert not misfit(found, op.shapes(specs_of(inputs), case.attributes))
     own = as_tuple(op.reference(*(x.clone() for x in inputs), **case.attributes))
-    assert any(
-        all(_close(got, exact, *op.bound(dtype, name_of(got.dtype))) for exact, got in zip(wanted, found, strict=True))
+    misses = [
+        [
+            difference(got, exact, op.bound(dtype, name_of(got.dtype)), case)
+            for exact, got in zip(wanted, found, strict=True)
+        ]
         for wanted in (truth(op, inputs, case.attributes), own)
-    ), (found, own)
-
-
-def _close(got: torch.Tensor, wanted: torch.Tensor, relative: float, absolute: float) -> bool:
-    rounded = wanted if absolute else wanted.to(got.dtype)
-    return torch.allclose(got.double(), rounded.double(), rtol=relative, atol=absolute)
+    ]
+    assert not all(map(any, misses)), misses
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

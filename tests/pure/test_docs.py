@@ -39,12 +39,14 @@ def lines(text: str, marker: str) -> list[str]:
     return [line for line in inside.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
 
 
-def test_every_table_stands_in_a_document_and_is_up_to_date(tables: ModuleType) -> None:
-    texts = {name: (ROOT / name).read_text() for name in tables.DOCUMENTS}
+def test_every_table_stands_in_a_document(tables: ModuleType) -> None:
+    texts = [(ROOT / name).read_text() for name in tables.DOCUMENTS]
     for key in tables.TABLES:
-        assert any(f"<!-- {key} -->\n| " in text or f"<!-- {key} -->\n" in text for text in texts.values()), key
-    for name, text in texts.items():
-        assert tables.updated(text) == text, f"run python docs/tables.py ({name})"
+        assert any(f"<!-- {key} -->\n" in text for text in texts), key
+
+
+def test_invariant_10_generated_tables_are_up_to_date(tables: ModuleType) -> None:
+    assert tables.main(check=True) == 0, "run python docs/tables.py"
 
 
 @pytest.mark.parametrize("key", ["levels", "flags", "own-flags", "variables", "spellings", "removed", "targets"])
