@@ -8,8 +8,8 @@ from engine.ops.spec import EXACT, ONCE, Case, Spec, op
 
 
 def open_group(name: str, group: Any) -> None:
-    """From now on ``name`` means ``group``, a process group of ``torch.distributed``, in this process: torch knows it by
-    that name, and so does every kernel. ``None`` closes it. A name that nobody opened is a group of this process
+    """From now on ``name`` means ``group``, a process group of ``torch.distributed``, in this process: torch knows it
+    by that name, and so does every kernel. ``None`` closes it. A name that nobody opened is a group of this process
     alone. Raises ``RuntimeError`` for a name that is open."""
     import torch
 

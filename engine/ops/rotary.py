@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from engine.ops.spec import Case, Spec, op
@@ -29,8 +30,16 @@ def rotary_table(positions: Any, *, frequencies: tuple[float, ...], factor: floa
     Source: Su et al., "RoFormer", section 3.4.2; ``factor`` is YaRN's attention scaling."""
     import torch
 
-    angles = positions.to(torch.float32)[:, None] * torch.tensor(frequencies, device=positions.device)
+    angles = positions.to(torch.float32)[:, None] * _on(positions.device, frequencies)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * factor
+
+
+@cache
+def _on(device: Any, frequencies: tuple[float, ...]) -> Any:
+    """Copied to the device once: a graph cannot hold a copy from the host."""
+    import torch
+
+    return torch.tensor(frequencies, device=device)
 
 
 def _inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:

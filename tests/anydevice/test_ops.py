@@ -3,21 +3,16 @@
 import pytest
 import torch
 
+from engine.fusion import RULES, all_ops
 from engine.ops import OPS, Spec
+from engine.ops.compare import as_tuple, name_of
+from tests.throwaway import ROOT
 
 ROWS = [(op, case, dtype) for op in OPS.values() for case in op.cases for dtype in ("float32", "bfloat16")]
 
 
-def as_tuple(result):
-    return result if isinstance(result, tuple) else (result,)
-
-
 def wide(tensor):
     return tensor.double() if tensor.is_floating_point() else tensor.clone()
-
-
-def name_of(kind):
-    return str(kind).removeprefix("torch.")
 
 
 def equal(x, y):
@@ -46,6 +41,23 @@ def test_shapes_are_what_the_reference_returns_and_only_declared_inputs_change(o
     changed = {i for i, (x, y) in enumerate(zip(inputs, before, strict=True)) if not equal(x, y)}
     assert changed == set(op.mutates)
     assert op.required <= len(inputs) <= len(op.tensors)
+
+
+@pytest.mark.parametrize("op", [op for op in all_ops(RULES).values() if not op.host_reads], ids=str)
+def test_a_graph_holds_every_reference_that_reads_nothing_on_the_host(op, monkeypatch):
+    """A tape refuses what no graph can hold, and replays the rest on what its inputs are then."""
+    monkeypatch.syspath_prepend(ROOT / "tests/toy_platform")
+    from toy_platform.graphs import Tapes
+
+    case, found = op.cases[0], []
+    given, fresh = (op.inputs(case, "float32", torch.Generator().manual_seed(seed)) for seed in (3, 4))
+    with torch.inference_mode():
+        expected = as_tuple(op.reference(*(x.clone() for x in fresh), **case.attributes))
+        graph = Tapes().capture(lambda: found.append(as_tuple(op.reference(*given, **case.attributes))), None)
+        for x, new in zip(given, fresh, strict=True):
+            x.copy_(new)
+        graph.replay()
+    assert all(equal(x, y) for x, y in zip(found[0], expected, strict=True))
 
 
 def test_rms_norm_of_a_packed_row_is_the_norm_of_each_head():
