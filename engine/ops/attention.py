@@ -32,7 +32,7 @@ def _write_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     tokens, width = case.sizes["tokens"], case.sizes["kv_heads"] * case.attributes["head_dim"]
     k, v = (torch.randn((tokens, width), generator=rng).to(getattr(torch, dtype)) for _ in range(2))
     slots = torch.randperm(case.sizes["blocks"] * case.sizes["page"], generator=rng)[:tokens]
-    slots[tokens // 2] = -1
+    slots[0] = slots[tokens // 2] = -1
     return k, v, _cache(case, dtype, rng), slots
 
 

@@ -49,7 +49,7 @@ def _write_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     tokens, rank, rope = (case.sizes[name] for name in ("tokens", "kv_rank", "rope"))
     latent, k_rope = (torch.randn((tokens, n), generator=rng).to(getattr(torch, dtype)) for n in (rank, rope))
     slots = torch.randperm(case.sizes["blocks"] * case.sizes["page"], generator=rng)[:tokens]
-    slots[tokens // 2] = -1
+    slots[0] = slots[tokens // 2] = -1
     return latent, k_rope, _cache(case, dtype, rng, rank + rope), slots
 
 
