@@ -43,6 +43,18 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Names of ops in ``custom_ops`` → ops of this engine."""
 
+SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "vllm::unified_attention": ("attention",),
+        "vllm::unified_attention_with_output": ("attention",),
+        "vllm::unified_mla_attention": ("mla_attention",),
+        "vllm::unified_mla_attention_with_output": ("mla_attention",),
+        "vllm::unified_kv_cache_update": ("kv_write",),
+        "vllm::unified_mla_kv_cache_update": ("mla_write",),
+    }
+)
+"""Names of ops in ``splitting_ops`` → ops of this engine."""
+
 MODES: Mapping[str, str] = MappingProxyType({"VLLM_COMPILE": "PIECEWISE"})
 COMPILE_SIZE_WORDS: Mapping[str, str] = MappingProxyType({"cudagraph_capture_sizes": "capture_sizes"})
 """Values spelled otherwise."""

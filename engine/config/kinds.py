@@ -13,12 +13,14 @@ from engine.config.values import (
     integer,
     listing,
     mebibytes,
+    once,
     operations,
     pairs,
     seconds,
     share,
     size,
     some,
+    splits,
     text,
 )
 from engine.levels import LEVELS
@@ -61,9 +63,9 @@ KEYS = Kind("KEY", listing(text, some), collect=True, guards=True)
 MODE = Kind("MODE", choice(*compat.MODE_NUMBERS, also=compat.MODES, numbers=compat.MODE_NUMBERS))
 GRAPH_MODE = Kind("MODE", choice(*GRAPH_MODE_NAMES, numbers=compat.GRAPH_MODE_NUMBERS))
 OPERATIONS = Kind("OPS", listing(text, operations), "extend")
-OPS = Kind("OPS", listing(text), "extend")
+OPS = Kind("OPS", listing(text, splits), "extend")
 SIZES = Kind("N,...", listing(size(), ascending), "extend")
 ENDPOINTS = Kind("N,...", listing(size(2), ascending), "extend")
 COMPILE_SIZES = Kind(
-    "N,...", listing(size(1, {"capture_sizes": "capture_sizes", **compat.COMPILE_SIZE_WORDS})), "extend"
+    "N,...", listing(size(1, {"capture_sizes": "capture_sizes", **compat.COMPILE_SIZE_WORDS}), once), "extend"
 )

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from engine import compat
+
 Parse = Callable[[Any], Any]
 TRUE, FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 NESTING = 16
@@ -222,16 +224,30 @@ def written_value(value: Any) -> str:
 
 
 def operations(items: tuple[str, ...]) -> tuple[str, ...]:
-    """The grammar of ``custom_ops``: ``all`` or ``none``, then ``+op`` and ``-op``."""
+    """The grammar of ``custom_ops``: ``all`` or ``none``, then ``+op`` and ``-op``, of which one may be several ops."""
+    said: dict[str, str] = {}
     for item in items:
-        if item not in ("all", "none") and not re.fullmatch(r"[+-]\w+", item):
+        if item in ("all", "none"):
+            continue
+        if not re.fullmatch(r"[+-]\w+", item):
             raise ValueError(f"wants all, none, +op or -op, found {item!r}")
+        for op in compat.OPERATIONS.get(item[1:], (item[1:],)):
+            before = said.setdefault(op, item)
+            if before[0] != item[0]:
+                raise ValueError(f"has both {before} and {item}; keep one")
     if "all" in items and "none" in items:
         raise ValueError("has both all and none; keep one")
-    both = sorted({item[1:] for item in items if item[0] == "+"} & {item[1:] for item in items if item[0] == "-"})
-    if both:
-        raise ValueError(f"has both +{both[0]} and -{both[0]}; keep one")
     return tuple(dict.fromkeys(items))
+
+
+def once(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Without repetition, in order."""
+    return tuple(dict.fromkeys(items))
+
+
+def splits(items: tuple[str, ...]) -> tuple[str, ...]:
+    """Ops between pieces, under our names."""
+    return once(tuple(op for item in items for op in compat.SPLITS.get(item, (item,))))
 
 
 def some(items: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -47,14 +47,14 @@ RULES: tuple[FusionRule, ...] = (
     _rule("fuse_act_quant", "silu_and_mul_quantize_dynamic", 1, "q scales", "silu_and_mul(x) -> n", _dynamic("n")),
     _rule("fuse_qk_norm_rope_kvcache", "qk_norm_rotary_kv_write", 2, "q1 cache1", *_NORMED, _WRITE),
     _rule("fuse_mla_dual_rms_norm", "dual_rms_norm", 1, "an bn r", *_LATENTS),
+    _rule("enable_qk_norm_rope_fusion", "qk_norm_rotary", None, "q1 k1", *_NORMED),
     _rule("fuse_rope_kvcache", "rotary_kv_write", 2, "q1 cache1", _ROTARY, _WRITE),
     _rule("fuse_rope_kvcache_cat_mla", "rotary_mla_write", 2, "q1 cache1",
           _ROTARY, "mla_write(latent, k1, cache, slots) -> cache1"),
     _rule("fuse_attn_quant", "attention_quantize_static", None, "q1", _ATTENTION,
           "quantize_static(o, out_scale) -> q1"),
-    _rule("enable_qk_norm_rope_fusion", "qk_norm_rotary", None, "q1 k1", *_NORMED),
 )
-"""In the order they are tried: a rule that covers more comes before one that covers part of it."""
+"""In the order they are tried: a rule that covers more calls comes before one that covers some of them."""
 
 UNAVAILABLE: dict[str, tuple[int | None, str]] = {
     "enable_sp": (None, "programs cut over ranks by heads and columns are built, by tokens are not"),

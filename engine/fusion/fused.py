@@ -27,20 +27,28 @@ class Step:
 
 @cache
 def parse(rule: FusionRule) -> tuple[Step, ...]:
-    """The lines of a rule. Raises ``ValueError`` naming rule and line: bad syntax, unknown op, name made twice."""
+    """The lines of a rule. Raises ``ValueError`` naming rule and line: bad syntax, unknown op, inputs that the op does
+    not take, a name made twice or read before it is made."""
     steps: list[Step] = []
     made: set[str] = set()
+    read: set[str] = set()
     for line in rule.pattern:
         found = _LINE.fullmatch(line)
         if found is None or found[1] not in OPS:
             raise ValueError(f"fusion rule {rule.name}: {line!r} is not 'op(a, b) -> c' with a known op")
         step = Step(found[1], tuple(found[2].split(", ")), tuple(found[3].split(", ")))
-        if made & set(step.outputs):
+        op = OPS[step.op]
+        if not op.required <= len(step.inputs) <= len(op.tensors):
+            raise ValueError(f"fusion rule {rule.name}: {line!r}: {op.name} takes {', '.join(op.tensors)}")
+        read |= set(step.inputs)
+        if made & set(step.outputs) or len(set(step.outputs)) < len(step.outputs):
             raise ValueError(f"fusion rule {rule.name}: {line!r} makes a name that is already made")
+        if read & set(step.outputs):
+            raise ValueError(f"fusion rule {rule.name}: {line!r} makes a name that is read before")
         made |= set(step.outputs)
         steps.append(step)
-    if not steps or not set(rule.outputs) <= made:
-        raise ValueError(f"fusion rule {rule.name}: outputs {rule.outputs} are not all made by its pattern")
+    if not rule.outputs or not set(rule.outputs) <= made or len(set(rule.outputs)) < len(rule.outputs):
+        raise ValueError(f"fusion rule {rule.name}: outputs {rule.outputs} are not all made by its pattern, once each")
     return tuple(steps)
 
 

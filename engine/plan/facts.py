@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.errors import UserError
 from engine.models.config import ModelConfig
+from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
 from platforms.contract import DeviceProfile
 
@@ -48,6 +50,16 @@ def model_facts(model: ModelConfig) -> dict[str, Any]:
         "mla": model.mla is not None,
         "moe": model.moe is not None,
     }
+
+
+def check_stages(ledger: Ledger, model: ModelConfig) -> None:
+    """Raises ``UserError`` for more stages than there are layers."""
+    key = "parallel.pipeline_parallel_size"
+    if ledger.decisions[key].value > model.num_layers:
+        raise UserError(
+            f"{ledger.asked(key)} cannot be served: {model.name} has {model.num_layers} layers, and each stage needs "
+            "one. Lower it."
+        )
 
 
 def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str) -> Decision:

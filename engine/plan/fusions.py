@@ -5,23 +5,34 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from engine.errors import UserError
-from engine.fusion import RULES, UNAVAILABLE, rewrite
+from engine.fusion import RULES, UNAVAILABLE, parse, rewrite
 from engine.levels import FUSIONS, LEVELS, USER_ONLY
-from engine.plan.kernels import REFERENCE, Chooser, ask, describe, input_specs
+from engine.ops import Spec
+from engine.plan.kernels import BROKEN, REFERENCE, Chooser, ask, describe, input_specs
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision, FusionReport, TokenRange
 from engine.program import Call, Program
 from platforms.contract import FusionOffer, FusionRule, Verdict
 
 PREFIX = "compilation.pass_config."
+MIB, ITEM_BYTES = 1 << 20, {"float32": 4, "float16": 2, "bfloat16": 2}
+LIMITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "rope_kvcache_max_tokens": ("fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache", "fuse_rope_kvcache_cat_mla"),
+        "allreduce_max_size_mb": ("fuse_allreduce_rms",),
+    }
+)
+"""Settings beside the switches → rules that each holds to small steps."""
 
 
 @dataclass(slots=True)
 class _Rule:
-    """All variants under one name. ``most``: tokens of the largest step it may act on."""
+    """All variants under one name. ``most``: tokens of the largest step it may act on. ``refused``: why matches were
+    not taken."""
 
     wish: Decision
     verdict: Verdict
@@ -36,8 +47,11 @@ class _Rule:
     @property
     def words(self) -> str:
         """What the shortest pattern consists of."""
-        shortest = min((variant.pattern for variant in self.variants), key=len)
-        return " + ".join(line.split("(")[0] for line in shortest)
+        return " + ".join(step.op for step in min(map(parse, self.variants), key=len))
+
+    @property
+    def ops(self) -> set[str]:
+        return {step.op for variant in self.variants for step in parse(variant)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ class Fuser:
     several: Verdict
 
     def fuse(self, program: Program, ends: Iterable[int]) -> tuple[tuple[TokenRange, ...], tuple[FusionReport, ...]]:
-        """A program per range of tokens. Ranges end at ``ends``, at the limit of every rule that acts, and at the
+        """A program per range of tokens. Ranges end at ``ends``, where a rule that acts reaches its limit, and at the
         largest step. Decides each ``compilation.pass_config`` key of a rule: true iff somebody asked for it, the device
         may, and it matched, or a user insists. Raises ``UserError`` where a user asks for a rule that cannot be
         served."""
@@ -67,12 +81,15 @@ class Fuser:
                 made[acting] = self._apply(program, rules, acting)
             return made[acting]
 
-        limits = {rules[name].most for name, count in fused(1)[1].items() if count}
-        ranges, start = [], 1
-        for end in sorted({*(end for end in ends if end < self.most), *limits, self.most}):
-            ranges.append(TokenRange(start, end, *fused(end)))
-            start = end + 1
-        return tuple(ranges), tuple(self._report(name, rule, ranges) for name, rule in rules.items())
+        asked = {end for end in ends if end < self.most}
+        ranges: list[TokenRange] = []
+        for end in sorted({*asked, self.most, *(rule.most for rule in rules.values() if rule.active)}):
+            one = TokenRange(ranges[-1].end + 1 if ranges else 1, end, *fused(end))
+            if ranges and ranges[-1].end not in asked and ranges[-1].program == one.program:
+                one = replace(one, start=ranges.pop().start)
+            ranges.append(one)
+        self._check_limits(ranges)
+        return tuple(ranges), tuple(self._report(name, rules, ranges, program) for name in rules)
 
     def _rules(self) -> dict[str, _Rule]:
         variants: dict[str, list[FusionRule]] = {name: [] for name in dict.fromkeys([*FUSIONS])}
@@ -88,13 +105,44 @@ class Fuser:
             return _Rule(wish, Verdict(False, "not offered by the platform"), most, variants)
         offer, chooser = self.offers[name], self.chooser
         verdict = ask(offer.when, chooser.profile, chooser.facts)
-        if verdict and offer.tokens is not None:
-            most = min(most, offer.tokens(chooser.profile, chooser.facts))
-            if most < 1:
-                verdict = Verdict(False, "no step is small enough for it")
-            elif most < self.most and not self.several:
-                verdict = Verdict(False, f"it acts on steps of at most {most} tokens; {self.several.reason}")
+        if verdict:
+            most, verdict = self._most(name, offer, verdict)
         return _Rule(wish, verdict, most, variants)
+
+    def _most(self, name: str, offer: FusionOffer, verdict: Verdict) -> tuple[int, Verdict]:
+        """Tokens of the largest step it may act on: as a user says, as the offer says."""
+        most, why = self.most, ""
+        for limit in (limit for limit, held in LIMITS.items() if name in held):
+            value = self.ledger.user(PREFIX + limit)
+            if value is not None:
+                most, why = min(most, self._tokens(limit, value)), f": {self.ledger.asked(PREFIX + limit)}"
+        if offer.tokens is not None:
+            try:
+                found = offer.tokens(self.chooser.profile, self.chooser.facts)
+            except BROKEN as error:
+                return most, Verdict(False, f"its limit raised {type(error).__name__}: {error}")
+            if isinstance(found, bool) or not isinstance(found, int):
+                return most, Verdict(False, f"its limit is {found!r}, no count of tokens")
+            most = min(most, found)
+        if most < 1:
+            return most, Verdict(False, f"no step is small enough for it{why}")
+        if most < self.most and not self.several:
+            return most, Verdict(False, f"it acts on steps of at most {most} tokens{why}; {self.several.reason}")
+        return most, verdict
+
+    def _tokens(self, limit: str, value: float) -> int:
+        if not limit.endswith("_mb"):
+            return int(value)
+        facts = self.chooser.facts
+        return int(value * MIB) // (facts["hidden_size"] * ITEM_BYTES[facts["dtype"]])
+
+    def _check_limits(self, ranges: list[TokenRange]) -> None:
+        """A warning for a limit on rules that act nowhere."""
+        for limit, held in LIMITS.items():
+            acting = any(one.matched.get(name) for one in ranges for name in held)
+            if self.ledger.user(PREFIX + limit) is not None and not acting:
+                said = self.ledger.asked(PREFIX + limit)
+                self.ledger.warnings.append(f"{said} has no effect: {' and '.join(held)} act nowhere here.")
 
     def _wish(self, name: str, variants: list[FusionRule]) -> Decision:
         key, ledger = PREFIX + name, self.ledger
@@ -112,13 +160,15 @@ class Fuser:
         counts: Counter[str] = Counter()
         for row in (*RULES, *self.extra):
             if row.name in acting:
-                candidate = _Candidate(program, rules[row.name], self.chooser)
+                candidate = _Candidate(program, rules[row.name], row, self.chooser)
                 program, matched = rewrite(program, row, self.chooser.ops, candidate.accept)
                 counts[row.name] += matched
         return program, counts
 
-    def _report(self, name: str, rule: _Rule, ranges: list[TokenRange]) -> FusionReport:
-        ledger, key, wish = self.ledger, PREFIX + name, rule.wish
+    def _report(
+        self, name: str, rules: Mapping[str, _Rule], ranges: list[TokenRange], plain: Program
+    ) -> FusionReport:
+        ledger, key, rule, wish = self.ledger, PREFIX + name, rules[name], rules[name].wish
         found = tuple((one.start, one.end, one.matched[name]) for one in ranges if one.matched.get(name))
         matched, verdict = max((count for *_, count in found), default=0), rule.verdict
         if rule.active and not matched and rule.refused:
@@ -131,23 +181,32 @@ class Fuser:
             )
         reason = verdict.reason if wish.value or not verdict else wish.reason
         if wish.value and verdict and not matched:
-            reason = f"no match: the program has no {rule.words}"
+            takers = self._takers(name, rules, ranges, plain)
+            why = f"{' and '.join(takers)} took its calls" if takers else f"the program has no {rule.words}"
+            reason = f"no match: {why}"
             if asked:
-                ledger.warnings.append(
-                    f"{ledger.asked(key)} matched nothing: this model's program has no {rule.words}."
-                )
+                ledger.warnings.append(f"{ledger.asked(key)} matched nothing: {why}.")
         on = bool(wish.value and verdict and (matched or asked))
         origin = wish.origin if on == bool(wish.value) else "derived"
         ledger.settle(Decision(key, on, origin, reason if wish.value else wish.reason))
         return FusionReport(name, bool(wish.value), wish.origin, bool(verdict), matched, reason, found)
 
+    def _takers(self, name: str, rules: Mapping[str, _Rule], ranges: list[TokenRange], plain: Program) -> list[str]:
+        """Rules that act on calls which this one would have matched."""
+        if not any(rewrite(plain, variant, self.chooser.ops)[1] for variant in rules[name].variants):
+            return []
+        acting = {other for one in ranges for other, count in one.matched.items() if count}
+        return [other for other, row in rules.items() if other in acting and row.ops & rules[name].ops]
+
 
 @dataclass(slots=True)
 class _Candidate:
-    """Says which fused calls a kernel takes, asking once per kind of call; why not is kept with the rule."""
+    """Says which fused calls of one variant a kernel takes, asking once per kind of call; why not is kept with the
+    rule. What a user pins to a kernel is not taken from it."""
 
     program: Program
     rule: _Rule
+    variant: FusionRule
     chooser: Chooser
     known: dict[str, bool] = field(default_factory=dict)
 
@@ -155,12 +214,18 @@ class _Candidate:
         specs = input_specs(self.program, call)
         kind = describe(call, specs)
         if kind not in self.known:
-            choice = self.chooser.choose(call, specs)
-            self.known[kind] = choice.chosen != REFERENCE
-            if not self.known[kind]:
-                said = "; ".join(f"{row}: {verdict.reason}" for row, verdict in choice.considered if not verdict)
-                self.rule.refused.append(f"no kernel for {call.op}: {said or choice.reason}")
+            refusal = self._refusal(call, specs)
+            self.known[kind] = not refusal
+            if refusal:
+                self.rule.refused.append(refusal)
         return self.known[kind]
+
+    def _refusal(self, call: Call, specs: tuple[Spec, ...]) -> str:
+        pinned = next((step.op for step in parse(self.variant) if step.op in self.chooser.pins), "")
+        if pinned:
+            return f"--kernel {pinned}={self.chooser.pins[pinned]} keeps its calls apart"
+        choice = self.chooser.choose(call, specs)
+        return f"no kernel for {call.op}: {choice.reason}" if choice.chosen == REFERENCE else ""
 
 
 def check_names(extra: tuple[FusionRule, ...], given: Mapping[str, object], others: Iterable[str]) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.ops import GENERATED, Op, Spec
+from engine.plan.ledger import Ledger
 from engine.plan_values import KernelChoice, digest
 from engine.program import Call, Program
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict
 
 REFERENCE = "reference"
+BROKEN = (Exception, SystemExit)
+"""What strangers' code may raise without being more than broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,18 @@ def ask(predicate: Predicate, profile: DeviceProfile, facts: Facts) -> Verdict:
     """The predicate's verdict; a predicate that breaks its contract says no, with what it did."""
     try:
         found = predicate(profile, facts)
-    except Exception as error:
+    except BROKEN as error:
         return Verdict(False, f"its predicate raised {type(error).__name__}: {error}")
     return found if isinstance(found, Verdict) else Verdict(False, f"its predicate returned {found!r}, no Verdict")
+
+
+def check_idle_pins(ledger: Ledger, kernels: Iterable[KernelChoice], chooser: Chooser) -> None:
+    """A warning for each pin on an op that no call of the plan has."""
+    called = {row.op for row in kernels}
+    for op, name in chooser.pins.items():
+        if op not in called:
+            origin = ledger.decisions["kernel_pins"].origin
+            ledger.warnings.append(f"--kernel {op}={name} ({origin}) has no effect: the plan has no call of {op}.")
 
 
 def choose_all(program: Program, chooser: Chooser) -> tuple[KernelChoice, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.config.fields import BY_KEY
+from engine.config.names import field_named
 from engine.config.values import written_value
 from engine.errors import UserError
 from engine.plan_values import Decision, Given
@@ -16,11 +17,11 @@ AUTO = "auto"
 
 class Ledger:
     """Collects decisions; each key is decided once. ``given``: what users asked for; ``settings``: what the platform
-    would rather have."""
+    would rather have, by key."""
 
-    def __init__(self, given: Mapping[str, Given], settings: tuple[Setting, ...]) -> None:
+    def __init__(self, given: Mapping[str, Given], settings: Mapping[str, Setting]) -> None:
         self._given = given
-        self._settings = {row.key: row for row in settings}
+        self._settings = dict(settings)
         self._taken: dict[str, Decision] = {}
         self.decisions: dict[str, Decision] = {}
         self.warnings: list[str] = []
@@ -32,9 +33,8 @@ class Ledger:
 
     def asked(self, key: str) -> str:
         """How a message names what the user asked for: the flag, its value and where it came from."""
-        row = self._given[key]
-        flag = BY_KEY[key].flag if key in BY_KEY else f"--{key}"
-        return f"{flag}={written_value(row.value)} ({row.origin})"
+        row, field = self._given[key], field_named(key)
+        return f"{field.flag if field else key}={written_value(row.value)} ({row.origin})"
 
     def wish(self, key: str, fallback: Any = None, origin: str = "default", reason: str = "") -> Decision:
         """User, then platform, then ``fallback`` with its ``origin`` and ``reason``; nothing is decided yet."""
@@ -47,10 +47,25 @@ class Ledger:
             self._taken[key] = Decision(key, setting.value, "platform", setting.reason)
         if key in self._taken:
             return self._taken[key]
-        if fallback is None and key in BY_KEY:
-            fallback = BY_KEY[key].default
-            fallback = None if fallback == AUTO else fallback
-        return Decision(key, fallback, origin, reason or "default")
+        return self._fallback(key, fallback, origin, reason)
+
+    def own(self, key: str, fallback: Any = None, reason: str = "") -> Any:
+        """Settle what no platform may set: the user's value, else ``fallback``. Returns the value."""
+        row = self._given.get(key)
+        if row is None or row.value == AUTO:
+            return self.settle(self._fallback(key, fallback, "default", reason))
+        return self.settle(Decision(key, row.value, row.origin, "asked for"))
+
+    def _fallback(self, key: str, value: Any, origin: str, reason: str) -> Decision:
+        if value is None and key in BY_KEY:
+            value = BY_KEY[key].default
+            value = None if value == AUTO else value
+        return Decision(key, value, origin, reason or "default")
+
+    def platform(self, key: str) -> Any:
+        """What the platform would rather have, or ``None``."""
+        row = self._settings.get(key)
+        return None if row is None else row.value
 
     def rank(self, decision: Decision) -> int:
         """Precedence of where a value came from: level and default 0, platform 1, user 2."""

@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from engine.config.fields import BY_KEY
-from engine.errors import UserError
 from engine.fusion import RULES, all_ops
-from engine.levels import LEVELS, Level
+from engine.levels import FUSIONS, LEVELS, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
-from engine.plan import pieces, served, sizes
-from engine.plan.facts import PARALLEL, decide_storage, model_facts
-from engine.plan.fusions import PREFIX, Fuser, check_names
-from engine.plan.kernels import Chooser, choose_all, choose_ranges
+from engine.plan import modes, pieces, served, sizes
+from engine.plan.facts import PARALLEL, check_stages, decide_storage, model_facts
+from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
+from engine.plan.kernels import Chooser, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
+from engine.plan.tables import Tables, told
 from engine.plan_values import Given, Plan, digest
 from engine.program import Program
-from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Setting, Verdict
-
-LIMITS = ("rope_kvcache_max_tokens", "allreduce_max_size_mb")
-"""Settings beside the switches of fusions: what holds a rule to small steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What a platform brings to a plan. ``settings``: the plugin's own function. ``compiler`` and ``graphs``: whether
-    pieces can be compiled and graphs captured there; ``None``: as the profile and this version say."""
-
-    kernels: tuple[Kernel, ...] = ()
-    fusions: tuple[FusionOffer | FusionRule, ...] = ()
-    settings: Callable[[DeviceProfile, Facts, int], tuple[Setting, ...]] = lambda profile, facts, level: ()
-    compiler: Verdict | None = None
-    graphs: Verdict | None = None
-
-    @classmethod
-    def of(cls, plugin: PlatformPlugin) -> Tables:
-        """Raises ``UserError`` for a plugin that breaks or gives something else."""
-        kernels = _rows(plugin, "kernels", Kernel)
-        fusions = _rows(plugin, "fusions", (FusionOffer, FusionRule))
-        try:
-            all_ops(tuple(row for row in fusions if isinstance(row, FusionRule)))
-        except ValueError as error:
-            raise _broken(plugin, str(error)) from error
-        return cls(kernels, fusions, lambda *asked: _rows(plugin, "settings", Setting, *asked))
+from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, PlatformPlugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +42,10 @@ def plan_for(
 ) -> Plan:
     """``make_plan`` with a plugin's tables. ``environment``: variables that the plugin's aliases turn into facts.
     ``offline``: no server in front."""
-    names = _told(plugin, "aliases", dict)
+    names = told(plugin, "aliases", dict)
     words = {fact: environment[name] for name, fact in names.items() if environment and name in environment}
     facts = {**words, **model_facts(model), "offline": offline}
     return make_plan(profile, facts, given, Tables.of(plugin), observations or Observations())
-
-
-def _told(plugin: PlatformPlugin, member: str, read: Callable[[Any], Any], *arguments: Any) -> Any:
-    # Strangers' code may raise anything, and what it raised is what there is to say.
-    try:
-        return read(getattr(plugin, member)(*arguments))
-    except Exception as error:
-        raise _broken(plugin, f"{member}() raised {type(error).__name__}: {error}") from error
-
-
-def _rows(plugin: PlatformPlugin, member: str, kinds: Any, *arguments: Any) -> tuple[Any, ...]:
-    rows: tuple[Any, ...] = _told(plugin, member, tuple, *arguments)
-    strange = next((row for row in rows if not isinstance(row, kinds)), None)
-    if strange is not None:
-        raise _broken(plugin, f"{member}() holds a {type(strange).__name__}")
-    return rows
-
-
-def _broken(plugin: PlatformPlugin, what: str) -> UserError:
-    return UserError(f"platform {plugin.name}: {what}; fix or remove the plugin")
 
 
 def make_plan(
@@ -103,21 +56,24 @@ def make_plan(
     model: ModelConfig = facts["model"]
     level = _level(config)
     facts = {**facts, "level": level.number, **_asked(config)}
-    ledger = Ledger(config, tables.settings(profile, facts, level.number))
+    ledger = Ledger(config, tables.soft(profile, facts, level.number))
     extra = tuple(row for row in tables.fusions if isinstance(row, FusionRule))
     check_names(extra, config, [PREFIX + name for name in LIMITS])
 
-    ledger.decide("optimization_level", level.number, reason=level.purpose)
+    ledger.own("optimization_level", level.number, level.purpose)
     compiler = tables.compiler if tables.compiler is not None else served.compiler(profile, facts)
-    wanted_graphs = pieces.decide_mode(ledger, level, compiler)
+    wanted_graphs = modes.decide_mode(ledger, level, compiler)
     mode = ledger.decisions["compilation.mode"].value
-    base = pieces.decide_custom_ops(ledger, mode, model)
+    base = pieces.decide_custom_ops(ledger, mode, model, profile)
     dtype = sizes.decide_dtype(ledger, profile, model)
     storage = ledger.settle(decide_storage(profile, model, dtype)) or ""
     sizes.decide_cache(ledger, dtype)
     sizes.decide_scheduler(ledger, model)
+    most = ledger.decisions["scheduler.max_num_batched_tokens"].value
+    pieces.check_sizes(ledger, most)
     for key in ("kernels", "kernel_pins", "batch_invariant", *(key for key in BY_KEY if key.startswith("parallel."))):
-        ledger.decide(key)
+        ledger.own(key)
+    check_stages(ledger, model)
     tuned = level.defaults["kernel_config.autotune"]
     ledger.decide("kernel_config.autotune", tuned, "level", f"-O{level.number}; no kernel here tunes itself yet")
     facts = {
@@ -139,7 +95,7 @@ def make_plan(
         facts,
         tables.kernels,
         all_ops((*RULES, *extra)),
-        ledger.user("kernel_pins") or {},
+        ledger.decisions["kernel_pins"].value or {},
         base,
         observations.refused,
         ledger.decisions["kernels"].value == "reference",
@@ -148,23 +104,36 @@ def make_plan(
     pieces.check_operations(ledger, base, chooser.ops)
     chooser = replace(chooser, facts={**facts, **_backed(program, chooser)})
     offers = {row.rule: row for row in tables.fusions if isinstance(row, FusionOffer)}
-    most = facts["max_num_batched_tokens"]
     fuser = Fuser(ledger, level.number, offers, extra, chooser, most, served.several_programs(profile))
     ranges, fusions = fuser.fuse(program, pieces.user_ends(ledger, mode))
     for name in LIMITS:
-        ledger.decide(PREFIX + name, None, "default", "the platform's own limit")
+        ledger.own(PREFIX + name, None, "the platform's own limit")
     kernels = choose_ranges([one.program for one in ranges], chooser)
-    pieces.decide_pieces(ledger, mode, compiler, [one.end for one in ranges], kernels, chooser)
+    check_idle_pins(ledger, kernels, chooser)
+    ends = [one.end for one in ranges]
+    between = pieces.decide_pieces(ledger, mode, compiler, ends, kernels, chooser, (*RULES, *extra))
     capture = tables.graphs if tables.graphs is not None else served.graphs(profile, facts)
-    graphs = pieces.decide_graphs(ledger, wanted_graphs, capture, kernels, chooser)
+    graphs = modes.decide_graphs(ledger, wanted_graphs, capture, between, kernels, chooser)
     sizes.decide_captures(ledger, graphs)
     if observations.blocks:
         sizes.decide_blocks(ledger, observations.blocks, observations.space)
     _warn(ledger, tables, chooser, facts)
     plan = Plan(profile, ledger.decisions, kernels, fusions, ranges, tuple(ledger.warnings))
-    deciding = {name: profile.to_json()[name] for name in ("features", "limits", "libraries", "family")}
-    body = {**plan.to_json(), "profile": deciding, "profile_origin": "", "model": repr(model)}
-    return replace(plan, hash=digest(body))
+    return replace(plan, hash=_fingerprint(plan, model))
+
+
+def _fingerprint(plan: Plan, model: ModelConfig) -> str:
+    """The same for plans that run the same, whoever asked for what in which words."""
+    profile = plan.profile.to_json()
+    body = {
+        "device": {name: profile[name] for name in ("platform", "arch", "family", "features", "limits", "libraries")},
+        "model": repr(model),
+        "settings": {key: row.value for key, row in sorted(plan.decisions.items()) if key != "optimization_level"},
+        "kernels": [(row.op, row.call, row.count, row.chosen, row.target) for row in plan.kernels],
+        "fusions": {row.rule: row.ranges for row in plan.fusions if row.matched},
+        "ranges": [(one.start, one.end) for one in plan.ranges],
+    }
+    return digest(body)
 
 
 def _level(config: Mapping[str, Given]) -> Level:
@@ -186,11 +155,16 @@ def _backed(program: Program, chooser: Chooser) -> dict[str, object]:
 
 def _warn(ledger: Ledger, tables: Tables, chooser: Chooser, facts: Facts) -> None:
     ledger.warnings += [
-        f"the platform's setting {key} is none of this engine's, and not used" for key in ledger.unused()
+        f"the platform's setting {key} is not used: there is none of that name that a platform decides"
+        for key in ledger.unused()
     ]
     unknown = sorted({row.op for row in tables.kernels} - set(chooser.ops))
     if unknown:
         ledger.warnings.append(f"the platform has kernel rows for ops that do not exist: {', '.join(unknown)}")
+    known = {*FUSIONS, *(row.name for row in tables.fusions if isinstance(row, FusionRule))}
+    offered = sorted({row.rule for row in tables.fusions if isinstance(row, FusionOffer)} - known)
+    if offered:
+        ledger.warnings.append(f"the platform offers fusions that do not exist: {', '.join(offered)}")
     ranks = [name for name in PARALLEL if facts[name] > 1]
     if ranks:
         ledger.warnings.append(

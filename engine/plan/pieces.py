@@ -1,104 +1,34 @@
-"""Compile mode, graph mode and what belongs to them: which ops leave their reference, where pieces end."""
+"""Pieces of a program that are compiled: which ops leave their reference in them, where they end, for which sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from engine import compat
-from engine.config.fields import BY_KEY
 from engine.errors import UserError
-from engine.levels import Level
+from engine.fusion import parse
 from engine.models.config import ModelConfig
 from engine.ops import Op
-from engine.plan.graph_modes import PARTS, Support, Surroundings, effective, least, without_pieces
+from engine.plan.graph_modes import PARTS
 from engine.plan.kernels import Chooser
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision, KernelChoice
-from platforms.contract import Verdict
+from platforms.contract import DeviceProfile, FusionRule, Verdict
 
 MODE, GRAPHS, SPLITTING = "compilation.mode", "compilation.graph_mode", "compilation.splitting_ops"
 BACKEND, ENDPOINTS = "compilation.backend", "compilation.compile_ranges_endpoints"
-PIECE_KEYS = (BACKEND, SPLITTING, "compilation.compile_sizes", ENDPOINTS, "compilation.debug_dump_path")
-GENERATOR = "inductor"
+SIZES = "compilation.compile_sizes"
+PIECE_KEYS = (BACKEND, SPLITTING, SIZES, ENDPOINTS, "compilation.debug_dump_path")
+GENERATOR, UNCOMPILED = "inductor", "eager"
+IDLE = "nothing is compiled"
 REQUESTS = "starts"
 """Tensor that only ops take which look at requests: attention, between the pieces."""
 
 
-def decide_mode(ledger: Ledger, level: Level, compiler: Verdict) -> Decision:
-    """Settles eager and the compile mode; returns the graph mode asked for, before kernels are known. Where one rules
-    the other out, the one of higher precedence stands. Raises ``UserError`` naming both flags where two explicit ones
-    contradict each other, or one cannot be served."""
-    eager = ledger.wish("enforce_eager")
-    ledger.settle(eager)
-    mode, graphs = _requested(ledger, level, eager)
-    _settle_served(ledger, mode, compiler)
-    if ledger.decisions[MODE].value == "PIECEWISE" or "PIECEWISE" not in PARTS[graphs.value]:
-        return graphs
-    if ledger.user(GRAPHS) is not None:
-        raise UserError(
-            f"{ledger.asked(GRAPHS)} cannot be served: it needs compiled pieces, and {compiler.reason}. Use "
-            f"{BY_KEY[GRAPHS].flag}=NONE, or drop the flag to take what the device offers."
-        )
-    reason = f"{graphs.reason} asks for {graphs.value}; {compiler.reason}"
-    return Decision(GRAPHS, without_pieces(graphs.value), "derived", reason)
-
-
-def _requested(ledger: Ledger, level: Level, eager: Decision) -> tuple[Decision, Decision]:
-    if eager.value:
-        for key in (MODE, GRAPHS):
-            if ledger.user(key) not in (None, "NONE"):
-                raise UserError(
-                    f"{ledger.asked('enforce_eager')} and {ledger.asked(key)} contradict each other; drop one."
-                )
-            ledger.wish(key)
-        mode, graphs = (Decision(key, "NONE", eager.origin, "enforce_eager") for key in (MODE, GRAPHS))
-        return mode, graphs
-    mode, graphs = (ledger.wish(key, level.defaults[key], "level", f"-O{level.number}") for key in (MODE, GRAPHS))
-    if "PIECEWISE" not in PARTS[graphs.value]:
-        return mode, graphs
-    if mode.value == "PIECEWISE":
-        return mode, _beside_splitting(ledger, graphs)
-    if ledger.rank(mode) == ledger.rank(graphs) == 2:
-        raise UserError(
-            f"{ledger.asked(GRAPHS)} needs compiled pieces, and {ledger.asked(MODE)} makes none; "
-            "use -cc.mode=PIECEWISE, or a graph mode without pieces."
-        )
-    if ledger.rank(graphs) > ledger.rank(mode):
-        return Decision(MODE, "PIECEWISE", "derived", f"graph mode {graphs.value} needs compiled pieces"), graphs
-    why = f"{graphs.value}, but mode {mode.value} makes no pieces"
-    return mode, Decision(GRAPHS, without_pieces(graphs.value), "derived", why)
-
-
-def _beside_splitting(ledger: Ledger, graphs: Decision) -> Decision:
-    """Without splitting ops there is one piece with attention in it, so graphs are full or none."""
-    if ledger.user(SPLITTING) is None or list(ledger.user(SPLITTING)):
-        return graphs
-    if ledger.user(GRAPHS) is not None:
-        raise UserError(
-            f"{ledger.asked(GRAPHS)} needs pieces, and {ledger.asked(SPLITTING)} cuts none; give the ops to cut at, or "
-            "a graph mode without pieces."
-        )
-    rest = "FULL" if graphs.value == "FULL_AND_PIECEWISE" else "NONE"
-    return Decision(GRAPHS, rest, "derived", f"{graphs.value}, but no splitting op cuts pieces")
-
-
-def _settle_served(ledger: Ledger, wanted: Decision, backend: Verdict) -> str:
-    """The mode that a backend can serve: an explicit one or an exit, a default one or NONE with the reason."""
-    key = wanted.key
-    if wanted.value == "NONE" or backend:
-        return ledger.settle(wanted)
-    if ledger.user(key) is not None:
-        raise UserError(
-            f"{ledger.asked(key)} cannot be served: {backend.reason}. Use {BY_KEY[key].flag}=NONE, or drop "
-            "the flag to take what the device offers."
-        )
-    return ledger.settle(Decision(key, "NONE", "derived", f"{wanted.reason} asks for {wanted.value}; {backend.reason}"))
-
-
-def decide_custom_ops(ledger: Ledger, mode: str, model: ModelConfig) -> tuple[str, ...]:
+def decide_custom_ops(ledger: Ledger, mode: str, model: ModelConfig, profile: DeviceProfile) -> tuple[str, ...]:
     """Which ops may leave their reference: canonical names behind ``all`` or ``none``. The decision keeps a user's own
     words."""
-    backend = ledger.decide(BACKEND, GENERATOR, reason="the code generator of torch.compile")
+    backend = _decide_backend(ledger, mode, profile)
     generated = mode != "NONE" and backend == GENERATOR
     why = "a code generator compiles the pieces" if generated else "no code generator compiles the pieces"
     wish = ledger.wish("compilation.custom_ops", [])
@@ -118,6 +48,19 @@ def decide_custom_ops(ledger: Ledger, mode: str, model: ModelConfig) -> tuple[st
     return tuple(chosen)
 
 
+def _decide_backend(ledger: Ledger, mode: str, profile: DeviceProfile) -> str:
+    """Raises ``UserError`` for a code generator of pieces that nobody has. The other modes take what torch knows."""
+    theirs = ledger.platform(BACKEND)
+    backend = ledger.decide(BACKEND, GENERATOR, reason="the code generator of torch.compile")
+    known = [*(name[8:] for name in sorted(profile.features) if name.startswith("compile.")), UNCOMPILED]
+    known += [name for name in (theirs, GENERATOR) if name and name not in known]
+    if mode == "PIECEWISE" and ledger.user(BACKEND) is not None and backend not in known:
+        raise UserError(
+            f"{ledger.asked(BACKEND)} cannot be served in mode {mode}: pieces are compiled by {', '.join(known)}."
+        )
+    return backend
+
+
 def _canonical(word: str) -> list[str]:
     names = compat.OPERATIONS.get(word[1:], (word[1:],)) if word[0] in "+-" else ()
     return [word[0] + name for name in names] or [word]
@@ -131,69 +74,82 @@ def check_operations(ledger: Ledger, custom_ops: Sequence[str], ops: Mapping[str
         ledger.warnings.append(f"custom_ops names {', '.join(unknown)}: no such op; this engine has {have}")
 
 
+def check_sizes(ledger: Ledger, most: int) -> None:
+    """Raises ``UserError`` for a compiled size that no step has. ``most``: tokens of the largest step."""
+    for key in (SIZES, ENDPOINTS):
+        beyond = [size for size in ledger.user(key) or () if isinstance(size, int) and size > most]
+        if beyond:
+            raise UserError(
+                f"{ledger.asked(key)} cannot be served: a step has at most {most} tokens (max_num_batched_tokens). "
+                "Lower it, or raise --max-num-batched-tokens."
+            )
+
+
 def user_ends(ledger: Ledger, mode: str) -> tuple[int, ...]:
     """Where a user wants ranges of compiled sizes to end."""
     return tuple(ledger.user(ENDPOINTS) or ()) if mode != "NONE" else ()
 
 
 def decide_pieces(
-    ledger: Ledger, mode: str, compiler: Verdict, ends: Sequence[int], kernels: Sequence[KernelChoice], chooser: Chooser
-) -> None:
-    """Settings that act on compiled pieces only. Raises ``UserError`` where one was given and no compiler is there;
-    where a user chose to compile nothing, a warning says that it has no effect."""
-    idle = "nothing is compiled"
-    for key in PIECE_KEYS:
-        if mode == "NONE" and ledger.user(key) is not None:
-            if not compiler and key != "compilation.debug_dump_path" and ledger.user(MODE) is None:
-                raise UserError(f"{ledger.asked(key)} cannot be served: {idle} ({compiler.reason}).")
-            ledger.warnings.append(f"{ledger.asked(key)} has no effect: {idle}.")
-    cut = sorted({row.op for row in kernels if _requests(row, chooser)}) if mode == "PIECEWISE" else []
-    ledger.decide(SPLITTING, cut, "derived", "ops that look at requests" if cut else f"mode {mode} cuts no pieces")
+    ledger: Ledger,
+    mode: str,
+    compiler: Verdict,
+    ends: Sequence[int],
+    kernels: Sequence[KernelChoice],
+    chooser: Chooser,
+    rules: Sequence[FusionRule],
+) -> frozenset[str]:
+    """Settings that act on compiled pieces only; returns the ops that stand between pieces, a fused one where one of
+    its parts does. Raises ``UserError`` where a setting was given and no compiler is there; where a user chose to
+    compile nothing, a warning says that it has no effect."""
+    _check_idle(ledger, mode, compiler)
+    between = _decide_splitting(ledger, mode, kernels, chooser, rules)
     if mode == "NONE":
-        reason = idle
+        reason = IDLE
     else:
         reason = "steps of these sizes run different programs" if len(ends) > 1 else "one program for every size"
     if ledger.user(ENDPOINTS) is None:
-        ledger.decide(ENDPOINTS, list(ends) if mode != "NONE" else [], "derived", reason)
-    for key in (ENDPOINTS, "compilation.compile_sizes"):
+        ledger.settle(Decision(ENDPOINTS, list(ends) if mode != "NONE" else [], "derived", reason))
+    for key in (ENDPOINTS, SIZES):
         if key not in ledger.decisions:
-            ledger.decide(key, [], "derived", idle if mode == "NONE" else "default")
-    ledger.decide("compilation.debug_dump_path", None, "derived", idle if mode == "NONE" else "default")
+            ledger.decide(key, [], "derived", IDLE if mode == "NONE" else "default")
+    ledger.decide("compilation.debug_dump_path", None, "derived", IDLE if mode == "NONE" else "default")
+    return between
 
 
-def decide_graphs(
-    ledger: Ledger, wanted: Decision, capture: Verdict, kernels: Sequence[KernelChoice], chooser: Chooser
-) -> str:
-    """The graph mode that device and kernels can serve. Raises ``UserError`` where a user asked for more."""
-    if wanted.value == "NONE" or not capture:
-        return _settle_served(ledger, wanted, capture)
-    mode, why = effective(wanted.value, surroundings(ledger, kernels, chooser))
-    if mode == wanted.value:
-        return ledger.settle(wanted)
-    if ledger.user(GRAPHS) is not None:
-        raise UserError(
-            f"{ledger.asked(GRAPHS)} cannot be served: {why}. Use {BY_KEY[GRAPHS].flag}={mode}, or drop the flag "
-            "to take what the kernels offer."
-        )
-    return ledger.settle(Decision(GRAPHS, mode, "derived", f"{wanted.reason} asks for {wanted.value}; {why}"))
+def _check_idle(ledger: Ledger, mode: str, compiler: Verdict) -> None:
+    for key in PIECE_KEYS:
+        if ledger.user(key) is None or mode == "PIECEWISE":
+            continue
+        if mode == "NONE" and not compiler and key != "compilation.debug_dump_path" and ledger.user(MODE) is None:
+            raise UserError(f"{ledger.asked(key)} cannot be served: {IDLE} ({compiler.reason}).")
+        if mode == "NONE" or key == SPLITTING:
+            why = IDLE if mode == "NONE" else f"mode {mode} cuts no pieces"
+            ledger.warnings.append(f"{ledger.asked(key)} has no effect: {why}.")
 
 
-def surroundings(ledger: Ledger, kernels: Sequence[KernelChoice], chooser: Chooser) -> Surroundings:
-    """What the chosen kernels declare about capture."""
-    cut = set(ledger.decisions[SPLITTING].value)
-    inside = [row for row in kernels if row.op not in cut and not _requests(row, chooser)]
-    unsafe = [f"{row.op} ({row.chosen}) cannot be captured" for row in inside if _support(row, chooser) == "never"]
-    between = [row for row in kernels if row.op in cut or _requests(row, chooser)]
-    split = ledger.decisions[MODE].value == "PIECEWISE" and all(row.op in cut for row in between)
-    return Surroundings(least(_support(row, chooser) for row in between), split, "; ".join(dict.fromkeys(unsafe)))
+def _decide_splitting(
+    ledger: Ledger, mode: str, kernels: Sequence[KernelChoice], chooser: Chooser, rules: Sequence[FusionRule]
+) -> frozenset[str]:
+    called = {row.op for row in kernels}
+    cut = sorted(op for op in called if looks_at_requests(op, chooser)) if mode == "PIECEWISE" else []
+    wish = ledger.wish(SPLITTING, cut, "derived", "ops that look at requests" if cut else f"mode {mode} cuts no pieces")
+    between = _holding(wish.value, called, rules) if mode == "PIECEWISE" else frozenset()
+    if wish.origin == "platform" and "PIECEWISE" in PARTS.get(ledger.user(GRAPHS), ()) and not set(cut) <= between:
+        wish, between = Decision(SPLITTING, cut, "derived", f"{ledger.asked(GRAPHS)} needs them"), frozenset(cut)
+    ledger.settle(wish)
+    parts = {op for op in called} | {step.op for rule in rules if rule.op in called for step in parse(rule)}
+    unknown = [name for name in wish.value if name not in parts]
+    if unknown and mode == "PIECEWISE":
+        ledger.warnings.append(f"splitting_ops names {', '.join(unknown)}: the plan has no call of that name")
+    return between
 
 
-def _support(choice: KernelChoice, chooser: Chooser) -> Support:
-    row = next((row for row in chooser.rows if (row.op, row.name) == (choice.op, choice.chosen)), None)
-    if row is None:
-        return "never" if chooser.ops[choice.op].host_reads else "any"
-    return row.graph_batches if row.graph_safe else "never"
+def _holding(names: Collection[str], called: Collection[str], rules: Sequence[FusionRule]) -> frozenset[str]:
+    """Those of ``called`` that are among ``names``, or that were made of one that is."""
+    made = {rule.op for rule in rules if any(step.op in names for step in parse(rule))}
+    return frozenset(op for op in called if op in names or op in made)
 
 
-def _requests(choice: KernelChoice, chooser: Chooser) -> bool:
-    return REQUESTS in chooser.ops[choice.op].tensors
+def looks_at_requests(op: str, chooser: Chooser) -> bool:
+    return REQUESTS in chooser.ops[op].tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
+from engine.plan.graph_modes import PARTS
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
 from platforms.contract import DeviceProfile
@@ -24,7 +25,7 @@ def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> 
     if ledger.user(key) is not None and not (native or emulated):
         have = ", ".join(sorted(name[6:] for name in profile.features if name.startswith("dtype.")))
         raise UserError(f"{ledger.asked(key)} cannot be served: {profile.product or profile.arch} computes in {have}.")
-    if wish.origin == "default" and not native:
+    if ledger.user(key) is None and not native and not (emulated and wish.origin == "platform"):
         wish = Decision(key, "float32", "derived", f"the device has no {wish.value} arithmetic")
     return ledger.settle(wish)
 
@@ -103,3 +104,15 @@ def decide_captures(ledger: Ledger, graphs: str) -> None:
     for key, value, reason in zip(keys, values, reasons, strict=True):
         origin = wishes[key].origin if key in wishes else "derived"
         ledger.settle(Decision(key, value, origin, idle or ("asked for" if key in wishes else reason)))
+    _check_padding(ledger, graphs, found)
+
+
+def _check_padding(ledger: Ledger, graphs: str, captured: list[int]) -> None:
+    """A warning for compiled sizes that steps never have, since they are padded to a captured one."""
+    padded = [size for size in ledger.user("compilation.compile_sizes") or () if isinstance(size, int)]
+    padded = [size for size in padded if size <= captured[-1] and size not in captured]
+    if padded and "NONE" not in PARTS[graphs]:
+        ledger.warnings.append(
+            f"{ledger.asked('compilation.compile_sizes')}: no step has {', '.join(map(str, padded))} tokens, as steps "
+            "are padded to the next of capture_sizes."
+        )

@@ -268,7 +268,8 @@ def setting(key, value):
     ],
 )
 def test_a_platform_setting_of_any_key_is_honoured(key, value):
-    row = plan(setting(key, value)).decisions[key]
+    able = dataclasses.replace(DEVICE, features={*DEVICE.features, "dtype.float16"})
+    row = plan(setting(key, value), able).decisions[key]
     assert (row.value, row.origin) == (value, "platform")
 
 

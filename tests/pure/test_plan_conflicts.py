@@ -1,0 +1,129 @@
+"""What a user asks for is in the plan, or refused naming what it contradicts; what has no effect is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import UserError
+from tests.described_plans import TARGETS, chosen, described, on, plan, report
+from tests.model_configs import LLAMA, MLA, QWEN3, STATIC
+
+HOPPER = described("cuda", "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("-cc.graph_mode=PIECEWISE -cc.splitting_ops=moe", ["graph_mode=PIECEWISE", "splitting_ops=moe"]),
+        ("-cc.graph_mode=FULL_AND_PIECEWISE -cc.splitting_ops=linear", ["graph_mode", "splitting_ops=linear"]),
+        ("-cc.mode=1 -cc.graph_mode=PIECEWISE", ["mode=STOCK_TORCH_COMPILE", "graph_mode=PIECEWISE"]),
+        ("-cc.backend=bogus", ["backend=bogus", "inductor, eager"]),
+        ("-cc.compile_sizes=9000", ["compile_sizes=9000", "max_num_batched_tokens"]),
+        ("-cc.compile_ranges_endpoints=64,9000", ["compile_ranges_endpoints=64,9000", "max_num_batched_tokens"]),
+        ("-pp 3", ["--pipeline-parallel-size=3", "2 layers"]),
+        ("-cc.custom_ops=+quant_fp8,-quantize_static", ["+quant_fp8", "-quantize_static"]),
+        ("-cc.custom_ops=-rotary_embedding,+apply_rotary_emb", ["-rotary_embedding", "+apply_rotary_emb"]),
+        ("-cc.custom_ops=+rms_norm,-fused_add_rms_norm", ["+rms_norm", "-fused_add_rms_norm"]),
+    ],
+)
+def test_wishes_that_cannot_both_be_served(words, named):
+    with pytest.raises(UserError) as error:
+        plan(HOPPER, LLAMA, *words.split())
+    assert all(word in str(error.value) for word in named), error.value
+
+
+@pytest.mark.parametrize("mode", ["STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE"])
+def test_any_backend_of_torch_s_is_taken_where_torch_compiles_the_whole(mode):
+    assert plan(HOPPER, LLAMA, f"-cc.mode={mode}", "-cc.backend=aot_eager")["compilation.backend"] == "aot_eager"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-cc.mode=1 -cc.splitting_ops=attention", "cuts no pieces"),
+        ("-cc.splitting_ops=attention,mla_attention", "no call of that name"),
+        ("-cc.splitting_ops=attention,nonsense", "nonsense"),
+        ("-cc.compile_sizes=3,8", "no step has 3 tokens"),
+        ("-cc.pass_config.allreduce_max_size_mb=8", "has no effect"),
+        ("-O0 -cc.pass_config.rope_kvcache_max_tokens=8", "has no effect"),
+        ("-O0 --kernel rotary_kv_write=triton", "--kernel rotary_kv_write=triton (command line) has no effect"),
+        ("--kernel mla_attention=reference", "no call of mla_attention"),
+    ],
+)
+def test_what_has_no_effect_is_told(words, said):
+    assert any(said in line for line in plan(HOPPER, LLAMA, *words.split()).warnings)
+
+
+def test_a_fused_call_stands_where_its_parts_stand():
+    """Attention is between the pieces, fused with what follows it or not."""
+    words = ("-cc.pass_config.fuse_attn_quant=true", "-cc.graph_mode=PIECEWISE", "-cc.splitting_ops=attention")
+    found = plan(HOPPER, STATIC, *words)
+    assert found["compilation.graph_mode"] == "PIECEWISE" and "fuse_attn_quant" in on(found)
+    assert found["compilation.splitting_ops"] == ("attention",)
+    assert not any("splitting" in line for line in found.warnings)
+
+
+def test_splitting_ops_have_the_names_users_know():
+    words = "-cc.splitting_ops=vllm::unified_attention_with_output,vllm::unified_mla_attention_with_output"
+    for model in (LLAMA, MLA):
+        found = plan(HOPPER, model, words, "-cc.graph_mode=PIECEWISE")
+        assert found["compilation.splitting_ops"] == ("attention", "mla_attention")
+
+
+@pytest.mark.parametrize("row", ["triton", "reference"])
+@pytest.mark.parametrize(
+    ("op", "rule"),
+    [("rotary", "fuse_rope_kvcache"), ("kv_write", "fuse_rope_kvcache"), ("attention", "fuse_attn_quant")],
+)
+def test_a_pinned_op_is_not_taken_into_a_fused_one(op, rule, row):
+    """The kernel that was asked for computes every call; asked for too, the rule is refused with the pin."""
+    pin = ("--kernel", f"{op}={row}")
+    found = plan(HOPPER, STATIC, *pin)
+    assert chosen(found, op) == {row} and rule not in on(found)
+    assert found.decisions["kernel_pins"].value == {op: row} and not any("no effect" in line for line in found.warnings)
+    with pytest.raises(UserError) as error:
+        plan(HOPPER, STATIC, *pin, f"-cc.pass_config.{rule}=true")
+    assert f"{rule}=true" in str(error.value) and f"--kernel {op}={row}" in str(error.value)
+
+
+def test_a_pin_holds_back_only_the_patterns_it_is_in():
+    found = plan(HOPPER, STATIC, "--kernel", "add=reference", "-cc.custom_ops=all")
+    assert report(found, "fuse_norm_quant").matched and chosen(found, "add_rms_norm_quantize_static") == set()
+    assert chosen(found, "rms_norm_quantize_static") == {"flashinfer"} and chosen(found, "add") == {"reference"}
+
+
+@pytest.mark.parametrize("words", ["--kernel rotary_kv_write=reference", "--kernels reference"])
+def test_a_fused_op_held_to_its_reference_is_no_fusion(words):
+    assert "fuse_rope_kvcache" not in on(plan(HOPPER, LLAMA, *words.split()))
+    with pytest.raises(UserError, match=r"fuse_rope_kvcache=true.*asked for with --kernel"):
+        plan(HOPPER, LLAMA, *words.split(), "-cc.pass_config.fuse_rope_kvcache=true")
+
+
+@pytest.mark.parametrize("rule", ["fuse_rope_kvcache", "enable_qk_norm_rope_fusion"])
+def test_H_FUS_09_a_rule_whose_calls_another_took_says_which(rule):
+    found = plan(HOPPER, QWEN3, f"-cc.pass_config.{rule}=true")
+    assert "fuse_qk_norm_rope_kvcache took its calls" in report(found, rule).reason
+    assert sum(rule in line and "fuse_qk_norm_rope_kvcache" in line for line in found.warnings) == 1
+    alone = plan(HOPPER, QWEN3, f"-cc.pass_config.{rule}=true", "-cc.pass_config.fuse_qk_norm_rope_kvcache=false")
+    assert rule in on(alone)
+
+
+@pytest.mark.parametrize(("name", "target"), TARGETS)
+def test_a_limit_that_a_user_sets_holds_on_every_platform(name, target):
+    found = plan(described(name, target), LLAMA, "-O2", "-cc.pass_config.rope_kvcache_max_tokens=100")
+    assert report(found, "fuse_rope_kvcache").ranges[-1][1] == 100
+    assert [one.end for one in found.ranges] == [100, found["scheduler.max_num_batched_tokens"]]
+
+
+def test_equal_plans_have_equal_hashes_whoever_asked(tmp_path):
+    from engine.config import collect
+    from engine.plan import plan_for
+    from tests.described_plans import PLUGINS
+
+    file = tmp_path / "f.yaml"
+    file.write_text("max-num-seqs: 7\n")
+    sources = [((f"--config={file}",), {}), (("--max-num-seqs=7",), {}), ((), {"ENGINE_MAX_NUM_SEQS": "7"})]
+    plans = [plan_for(PLUGINS["cuda"], HOPPER, LLAMA, collect(words, env).given) for words, env in sources]
+    assert len({found.hash for found in plans}) == 1
+    assert plans[0].hash != plan(HOPPER, LLAMA).hash
+    assert plan(HOPPER, LLAMA, "-O3").hash == plan(HOPPER, LLAMA, "-O2").hash
