@@ -66,6 +66,20 @@ def test_rms_norm_of_a_packed_row_is_the_norm_of_each_head():
     assert torch.equal(OPS["rms_norm"].reference(x, weight, eps=1e-6), apart)
 
 
+@pytest.mark.parametrize("slots", [[-1, 3, -1, 7, 5], [-1, 3, 0, 7, -1], [2, -1, 5, 4, -1], [-1] * 5, [6, 1, 0, 3, 2]])
+def test_a_cache_is_written_where_slots_say_and_nowhere_else(slots):
+    k, v, latent, turn = (torch.randn(5, width) for width in (6, 6, 4, 2))
+    cache, latents = torch.randn(2, 2, 4, 2, 3), torch.randn(2, 4, 6)
+    wanted, lower = cache.clone().view(2, 8, 6), latents.clone().view(8, 6)
+    for row, slot in enumerate(slots):
+        if slot >= 0:
+            wanted[0, slot], wanted[1, slot] = k[row], v[row]
+            lower[slot, :4], lower[slot, 4:] = latent[row], turn[row]
+    OPS["kv_write"].reference(k, v, cache, torch.tensor(slots), head_dim=3)
+    OPS["mla_write"].reference(latent, turn, latents, torch.tensor(slots))
+    assert torch.equal(cache.view(2, 8, 6), wanted) and torch.equal(latents.view(8, 6), lower)
+
+
 def test_attention_equals_torch_on_a_contiguous_cache():
     heads, kv_heads, dim, length, page = 6, 2, 16, 13, 4
     cache = torch.randn(2, 4, page, kv_heads, dim, dtype=torch.float64)

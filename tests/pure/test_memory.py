@@ -6,7 +6,6 @@ from engine.errors import UserError
 from engine.memory import SAMPLER_BYTES, SCORED_LOGITS, SCORED_ROWS, activation_bytes, block_bytes, kv_space
 from engine.models import Layout, build_program
 from platforms.contract import Memory
-from tests.model_configs import MOE
 from tests.profiles import MODEL
 
 PROGRAM = build_program(MODEL, Layout("float32", 16, "float32"))
@@ -103,22 +102,3 @@ def test_prompt_scoring_of_a_large_vocabulary_is_counted_by_the_piece():
     found = activation_bytes(large, 2048, 1)
     logits = SCORED_ROWS * 2**17 * 4
     assert logits + SAMPLER_BYTES * SCORED_LOGITS <= found < logits + SAMPLER_BYTES * SCORED_LOGITS + 2**21
-
-
-def test_each_token_is_counted_at_every_expert_that_it_visits():
-    import dataclasses
-
-    assert MOE.moe is not None
-    one, more = (
-        activation_bytes(
-            build_program(
-                dataclasses.replace(MOE, moe=dataclasses.replace(MOE.moe, top_k=count)),
-                Layout("bfloat16", 16, "bfloat16"),
-            ),
-            64,
-            1,
-        )
-        for count in (1, 8)
-    )
-    gate_up_and_result = (2 * MOE.moe.expert_size + MOE.hidden_size) * 2
-    assert more - one == 64 * 7 * gate_up_and_result

@@ -121,6 +121,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v3", {"v_head_dim": 0}, "v_head_dim"),
     ("deepseek_v3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ("deepseek_v3", {"quantization_config": {**BLOCKS, "weight_block_size": [36, 36]}}, "qk_rope_head_dim"),
+    ("deepseek_v3", {"quantization_config": {**BLOCKS, "weight_block_size": [44, 36]}}, "qk_rope_head_dim"),
 ]  # fmt: skip
 
 

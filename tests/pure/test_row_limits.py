@@ -53,6 +53,15 @@ def test_rows_are_whole_vectors_up_to_the_widest(op):
         assert takes(row, profile, call(op, width)) is expected, width
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [((1536, 512, 64), True), ((1532, 512, 64), False), ((8200, 512, 64), False)]
+)
+def test_two_norms_at_once_are_whole_vectors_up_to_the_widest(sizes, expected):
+    shapes = (("tokens", sum(sizes)), *((size,) for size in sizes[:2]))
+    facts = {"sizes": sizes, "call_shapes": shapes, "call_dtypes": (HALF,) * 3}
+    assert takes(LIBRARY["dual_rms_norm"], described("rocm", "gfx942"), facts) is expected
+
+
 @pytest.mark.parametrize("op", sorted(LIBRARY))
 def test_families_that_the_other_library_has_no_kernels_for(op):
     for target in PLUGINS["rocm"].targets():
