@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels_triton.attention import attention
+from kernels_triton.attention import attention, attention_quantize_static
 from tests.interpreter.rows import OPS
 
 REFERENCE = OPS["attention"].reference
@@ -113,3 +113,13 @@ def test_queries_and_cache_may_be_views_of_something_larger():
     layers[:, :, 1] = cache
     plain = attention(q, cache, blocks, starts, lengths, **how)
     assert torch.equal(attention(packed[:, 16:32], layers[:, :, 1], blocks, starts, lengths, **how), plain)
+
+
+@pytest.mark.parametrize("storage", ["int8", "float8_e4m3fn"])
+def test_H_FUS_01_a_result_is_rounded_before_it_is_quantised(storage):
+    given = world([5, 1, 4], [9, 20, 4], heads=4, kv_heads=2, dim=16, page=4, dtype=torch.bfloat16)
+    how = dict(heads=4, kv_heads=2, head_dim=16, scale=0.3, window=None)
+    scale = torch.full((1,), 0.004)
+    found = attention_quantize_static(*given, scale, storage=storage, **how)
+    wanted = OPS["quantize_static"].reference(attention(*given, **how), scale, storage=storage)
+    assert torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))

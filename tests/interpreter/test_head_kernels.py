@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels_triton import mla, rotary
+from kernels_triton import mla, norm, rotary
 from tests.interpreter.rows import OPS
 
 TOKENS, HEADS, KV_HEADS, PAGE = 4, 3, 2, 4
@@ -76,3 +76,22 @@ def test_H_FUS_03_norm_weights_of_another_type_than_the_activations():
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == torch.bfloat16
         torch.testing.assert_close(one, other, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_H_FUS_01_a_head_is_rounded_between_its_norm_and_its_turn(dtype):
+    q, k, _, table, _, _ = world(16, 16, dtype=dtype)
+    weights = [torch.randn(16).to(dtype) for _ in range(2)]
+    found = rotary.qk_norm_rotary(q, weights[0], k, weights[1], table, eps=1e-6, head_dim=16)
+    normed = [norm.rms_norm(x, weight, eps=1e-6) for x, weight in zip((q, k), weights, strict=True)]
+    for one, other in zip(found, rotary.rotary(*normed, table, head_dim=16), strict=True):
+        assert float((one == other).float().mean()) > 0.98
+
+
+def test_a_key_of_several_heads_lies_behind_the_latent():
+    q, k, _, table, _, slots = world(8, 8)
+    latent, given = torch.randn(TOKENS, 5), torch.randn(5, PAGE, 5 + 2 * 8)
+    wanted = given.clone()
+    truth, _ = OPS["rotary_mla_write"].reference(q, k, table, latent, wanted, slots, head_dim=8)
+    found, _ = mla.rotary_mla_write(q, k, table, latent, given, slots, head_dim=8)
+    torch.testing.assert_close((found, given), (truth, wanted), rtol=2e-5, atol=1e-5)
