@@ -3,4 +3,4 @@
 from engine.fusion.catalog import RULES, UNAVAILABLE
 from engine.fusion.check import check_rules
 from engine.fusion.fused import all_ops, fused_op, parse
-from engine.fusion.rewrite import rewrite
+from engine.fusion.rewrite import Index, rewrite

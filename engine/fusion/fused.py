@@ -52,6 +52,7 @@ def parse(rule: FusionRule) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+@cache
 def external(steps: tuple[Step, ...]) -> tuple[str, ...]:
     """Names that no line makes, in order of first appearance: the inputs of the fused op."""
     made = {name for step in steps for name in step.outputs}

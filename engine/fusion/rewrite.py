@@ -4,11 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from engine.fusion.fused import Step, external, parse
 from engine.ops import Op
 from engine.program import Call, Program
 from platforms.contract import FusionRule
+
+
+class Index:
+    """Where a program's ops are called, and its names made and read; ``ends`` has its outputs read after the last call.
+    Made once for all rules that are tried on the program, each part when the first of them asks."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @cached_property
+    def calls(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for at, call in enumerate(self._program.calls):
+            found.setdefault(call.op, []).append(at)
+        return found
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        return {name: at for at, call in enumerate(self._program.calls) for name in call.outputs}
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        return self._program.readers()
+
+    @cached_property
+    def ends(self) -> dict[str, list[int]]:
+        after = len(self._program.calls)
+        return self.readers | {name: [*self.readers.get(name, ()), after] for name in self._program.outputs.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +53,22 @@ def rewrite(
     rule: FusionRule,
     ops: Mapping[str, Op],
     accept: Callable[[Call], bool] = lambda call: True,
+    index: Index | None = None,
 ) -> tuple[Program, int]:
     """The program with every match replaced, and how many there were. A match is refused where an inner value is read
     outside, where an input of the fused call is made by a matched one, where an output is read before the last matched
     call, where a call in between writes what a matched call reads, where attributes disagree, or where ``accept`` says
-    no to the fused call, which stands where the last matched call stood. ``ops``: every op the program may hold."""
-    steps = parse(rule)
-    if not {step.op for step in steps} <= {call.op for call in program.calls}:
+    no to the fused call, which stands where the last matched call stood. ``ops``: every op the program may hold.
+    ``index``: of the program, where one is there already."""
+    steps, index = parse(rule), index or Index(program)
+    if not all(step.op in index.calls for step in steps):
         return program, 0
-    makers = {name: at for at, call in enumerate(program.calls) for name in call.outputs}
-    readers = program.readers()
-    ends = {**readers, **{name: [*readers.get(name, ()), len(program.calls)] for name in program.outputs.values()}}
     taken: set[int] = set()
     fused: dict[int, Call] = {}
-    for anchor, last in enumerate(program.calls):
-        if last.op != steps[-1].op:
-            continue
-        for found in _matches(program, steps, anchor, makers, readers):
+    for anchor in index.calls[steps[-1].op]:
+        for found in _matches(program, steps, anchor, index):
             inside = set(found.positions)
-            if taken & inside or not _legal(program, rule, steps, found, ends, ops):
+            if taken & inside or not _legal(program, rule, steps, found, index.ends, ops):
                 continue
             attributes = _merge([program.calls[at] for at in found.positions])
             if attributes is None:
@@ -54,17 +80,13 @@ def rewrite(
             fused[max(inside)] = call
             taken |= inside
             break
+    if not fused:
+        return program, 0
     calls = tuple(fused.get(at, call) for at, call in enumerate(program.calls) if at in fused or at not in taken)
     return replace(program, calls=calls), len(fused)
 
 
-def _matches(
-    program: Program,
-    steps: tuple[Step, ...],
-    anchor: int,
-    makers: Mapping[str, int],
-    readers: Mapping[str, list[int]],
-) -> Iterator[_Match]:
+def _matches(program: Program, steps: tuple[Step, ...], anchor: int, index: Index) -> Iterator[_Match]:
     """Every way to lay the pattern with its last line on call ``anchor``. From there a line is reached through a value
     it makes, which only one call does, or else through a value it reads, which several may."""
 
@@ -72,13 +94,15 @@ def _matches(
         if len(at) == len(steps):
             yield _Match(names, tuple(at[number] for number in range(len(steps))))
             return
-        for number, candidates in sorted(_reached(steps, names, at, makers, readers), key=lambda row: len(row[1])):
-            for position in candidates:
-                if position not in at.values():
-                    longer = _unify(steps[number], program.calls[position], names)
-                    if longer is not None:
-                        yield from grow(longer, {**at, number: position})
+        reached = _reached(steps, names, at, index)
+        if reached is None:
             return
+        number, candidates = reached
+        for position in candidates:
+            if position not in at.values():
+                longer = _unify(steps[number], program.calls[position], names)
+                if longer is not None:
+                    yield from grow(longer, {**at, number: position})
 
     first = _unify(steps[-1], program.calls[anchor], {})
     if first is not None:
@@ -86,21 +110,20 @@ def _matches(
 
 
 def _reached(
-    steps: tuple[Step, ...],
-    names: Mapping[str, str],
-    at: Mapping[int, int],
-    makers: Mapping[str, int],
-    readers: Mapping[str, list[int]],
-) -> Iterator[tuple[int, list[int]]]:
+    steps: tuple[Step, ...], names: Mapping[str, str], at: Mapping[int, int], index: Index
+) -> tuple[int, list[int]] | None:
+    """The line that the fewest calls can stand for, and those calls."""
+    found: list[tuple[int, list[int]]] = []
     for number, step in enumerate(steps):
         if number in at:
             continue
-        made = [makers[names[name]] for name in step.outputs if name in names and names[name] in makers]
-        read = [readers.get(names[name], []) for name in step.inputs if name in names]
+        made = [index.makers[names[name]] for name in step.outputs if name in names and names[name] in index.makers]
         if made:
-            yield number, made[:1]
-        elif read:
-            yield number, min(read, key=len)
+            return number, made[:1]
+        read = [index.readers.get(names[name], []) for name in step.inputs if name in names]
+        if read:
+            found.append((number, min(read, key=len)))
+    return min(found, key=lambda row: len(row[1]), default=None)
 
 
 def _unify(step: Step, call: Call, names: Mapping[str, str]) -> dict[str, str] | None:

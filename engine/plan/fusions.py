@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from engine.errors import UserError
-from engine.fusion import RULES, UNAVAILABLE, parse, rewrite
+from engine.fusion import RULES, UNAVAILABLE, Index, parse, rewrite
 from engine.levels import FUSIONS, LEVELS, USER_ONLY
 from engine.ops import Spec
 from engine.plan.kernels import BROKEN, REFERENCE, Chooser, ask, describe, input_specs
@@ -158,11 +158,14 @@ class Fuser:
     ) -> tuple[Program, Counter[str]]:
         """Every rule named in ``acting``, in the catalog's order."""
         counts: Counter[str] = Counter()
+        index = Index(program)
         for row in (*RULES, *self.extra):
             if row.name in acting:
                 candidate = _Candidate(program, rules[row.name], row, self.chooser)
-                program, matched = rewrite(program, row, self.chooser.ops, candidate.accept)
+                rewritten, matched = rewrite(program, row, self.chooser.ops, candidate.accept, index)
                 counts[row.name] += matched
+                if matched:
+                    program, index = rewritten, Index(rewritten)
         return program, counts
 
     def _report(

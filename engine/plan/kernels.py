@@ -11,7 +11,7 @@ from engine.errors import UserError
 from engine.ops import GENERATED, Op, Spec
 from engine.plan.ledger import Ledger
 from engine.plan_values import KernelChoice, digest
-from engine.program import Call, Program
+from engine.program import Call, Program, Value, Weight
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict
 
 REFERENCE = "reference"
@@ -133,17 +133,25 @@ def choose_ranges(programs: Iterable[Program], chooser: Chooser) -> tuple[Kernel
 
 
 def _choices(program: Program, chooser: Chooser) -> dict[str, KernelChoice]:
-    kinds: dict[str, tuple[Call, tuple[Spec, ...], int]] = {}
+    alike: dict[tuple[Any, ...], list[Call]] = {}
     for call in program.calls:
+        types = tuple([(value.dtype, value.shape) for value in _inputs(program, call)])
+        alike.setdefault((call.op, types, tuple(call.attributes.items())), []).append(call)
+    kinds: dict[str, tuple[Call, tuple[Spec, ...], int]] = {}
+    for call, *others in alike.values():
         specs = input_specs(program, call)
         key = f"{call.op} {describe(call, specs)}"
-        kinds[key] = (call, specs, kinds[key][2] + 1 if key in kinds else 1)
+        kinds[key] = (call, specs, 1 + len(others) + (kinds[key][2] if key in kinds else 0))
     return {key: chooser.choose(call, specs, count) for key, (call, specs, count) in kinds.items()}
 
 
 def input_specs(program: Program, call: Call) -> tuple[Spec, ...]:
-    found = (program.weights.get(name) or program.values[name] for name in call.inputs)
-    return tuple(Spec(value.dtype, value.shape) for value in found)
+    return tuple(Spec(value.dtype, value.shape) for value in _inputs(program, call))
+
+
+def _inputs(program: Program, call: Call) -> list[Value | Weight]:
+    weights, values = program.weights, program.values
+    return [weights[name] if name in weights else values[name] for name in call.inputs]
 
 
 def call_facts(specs: tuple[Spec, ...]) -> dict[str, Any]:
