@@ -46,7 +46,7 @@ def first_touch(
         if not found:
             return plan
         for (op, name), problem in found.items():
-            logger.info("kernel %s of %s is not used: %s", name, op, problem)
+            logger.warning("kernel %s of %s is not used: %s", name, op, problem)
         refused |= found
 
 

@@ -58,12 +58,23 @@ def start_worker(
     does not suffice."""
     checkpoint.check_loadable()
     with phases("open device"), _as_user_error():
-        runtime = plugin.open(index)
+        runtime = _opened(plugin, index)
     with ExitStack() as stack, _as_user_error():
         stack.callback(runtime.close)
         worker = _serve(plugin, runtime, checkpoint, given, phases, offline)
         stack.pop_all()
     return worker
+
+
+def _opened(plugin: PlatformPlugin, index: int) -> Runtime:
+    # Strangers' code may raise anything, and what it raised is what there is to say.
+    try:
+        return plugin.open(index)
+    except DeviceError:
+        raise
+    except Exception as error:
+        message = f"platform {plugin.name}: open({index}) raised {type(error).__name__}: {error}; repair the plugin"
+        raise UserError(message) from error
 
 
 def _serve(

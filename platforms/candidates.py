@@ -15,6 +15,10 @@ from platforms.contract import API_VERSION, DeviceProfile, PlatformPlugin, Probe
 
 GROUP = "engine.platforms"
 PROBE_SECONDS = 2.0
+_SLOW = (
+    f"importing it did not end in {PROBE_SECONDS:g} s: a descriptor imports the standard library and "
+    "platforms.contract; torch and drivers belong in what open() imports"
+)
 _LATE = f"its probe did not answer in {PROBE_SECONDS:g} s"
 
 
@@ -170,7 +174,7 @@ class _Asked:
             if self._loaded is not None:
                 return replace(self._loaded, error=_LATE)
             name, value = self._point.name, self._point.value
-            return Candidate(name or value, value, error=f"importing it did not end in {PROBE_SECONDS:g} s")
+            return Candidate(name or value, value, error=_SLOW)
 
 
 def _loaded(point: Point) -> Candidate:

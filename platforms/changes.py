@@ -33,4 +33,6 @@ def contradictions(probed: DeviceProfile, measured: DeviceProfile) -> tuple[str,
 
 def _line(name: str, said: object, found: object, probed: DeviceProfile, measured: DeviceProfile, fact: str) -> str:
     source, now = (one.evidence.get(fact, one.origin) for one in (probed, measured))
-    return f"{name}: the probe said {said} ({source}), the opened device says {found} ({now}), which counts"
+    if name == "memory_bytes":
+        said, found = (f"{one.memory_bytes / 2**30:.1f} GiB" for one in (probed, measured))
+    return f"{measured.platform}: {name} was probed as {said} ({source}) and is {found} ({now}), which is planned with"

@@ -72,7 +72,8 @@ def choose(rows: Sequence[Candidate], requested: str = AUTO) -> Selection:
     accelerators = [row for row in usable if row.kind == "accelerator"]
     chosen = accelerators or [row for row in usable if row.kind == "host"]
     if len(chosen) > 1:
-        lines = (f"  --platform {row.name}    {row.reason}" for row in chosen)
+        width = max(len(row.name) for row in chosen)
+        lines = (f"  --platform {row.name:<{width}}  {row.reason}" for row in chosen)
         raise PlatformError("\n".join((f"--platform {requested}: {len(chosen)} platforms have a device; pick", *lines)))
     if not chosen:
         raise PlatformError(f"--platform {requested}: no platform has a device\n{_table(rows)}\ninstall one that does")

@@ -128,7 +128,8 @@ def _page(found: Collected, model: Model, config: ModelConfig) -> int:
     columns, notes = devices(found.given)
     page = render_page(matrix(columns, config, found.given, os.environ), notes, model, found.given)
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        # The name of a folder may hold bytes that are no text.
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page)
     except OSError as error:
         reason = error.strerror or error

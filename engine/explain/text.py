@@ -139,11 +139,19 @@ def kernel_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Op, calls, who computes them, and why, with a line for every row of the table that does not."""
     kernels = _by_op(plan)
     several = {choice.op for choice, _ in kernels if sum(other.op == choice.op for other, _ in kernels) > 1}
-    return [_kernel(choice, count, choice.op in several) for choice, count in kernels]
+    return [_kernel(choice, count, choice.op in several, _steps_with(plan, choice.op)) for choice, count in kernels]
 
 
-def _kernel(choice: KernelChoice, count: int, several: bool) -> tuple[str, ...]:
-    calls = [f"such as {choice.call}"] if several else []
+def _steps_with(plan: Plan, op: str) -> list[str]:
+    """In which steps an op is called, where that is not in all."""
+    found = [one for one in plan.ranges if any(call.op == op for call in one.program.calls)]
+    if len(found) == len(plan.ranges):
+        return []
+    return [f"in steps of {one.start} to {one.end} tokens" for one in found]
+
+
+def _kernel(choice: KernelChoice, count: int, several: bool, steps: list[str]) -> tuple[str, ...]:
+    calls = [*steps, *([f"such as {choice.call}"] if several else [])]
     willing = "says yes, lower priority" if choice.target and not choice.reason.startswith("asked for") else "says yes"
     others = [
         f"{name}: {willing if verdict else verdict.reason}"
@@ -160,11 +168,14 @@ def fusion_cells(plan: Plan, row: FusionReport) -> tuple[str, ...]:
     """One line of the table of fusions: its name, who requested it, whether it could act, how often it did, and why,
     both of the device and of the request where they are two."""
     decision = plan.decisions.get(FUSION + row.rule)
-    asked = [decision.reason] if decision and decision.reason not in (row.reason, "asked for") else []
+    two = decision is not None and decision.reason not in (row.reason, "asked for")
+    reasons = [row.reason, *sizes_of_steps(plan, row)]
+    if decision is not None and two:
+        reasons = [f"device: {row.reason}", *reasons[1:], f"request: {decision.reason}"]
     matched = f"×{row.matched}" if row.matched else "–"
     requested = row.origin if row.requested else "no"
     eligible = "yes" if row.eligible else "no"
-    return row.rule, requested, eligible, matched, "\n".join([row.reason, *sizes_of_steps(plan, row), *asked])
+    return row.rule, requested, eligible, matched, "\n".join(reasons)
 
 
 def sizes_of_steps(plan: Plan, row: FusionReport) -> list[str]:

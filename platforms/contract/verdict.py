@@ -102,7 +102,7 @@ def all_of(*predicates: Predicate) -> Predicate:
             if not verdict:
                 return verdict
             verdicts.append(verdict.reason)
-        return Verdict(True, "; ".join(verdicts) or "nothing required")
+        return Verdict(True, "; ".join(dict.fromkeys(verdicts)) or "nothing required")
 
     return check
 

@@ -183,7 +183,7 @@ def test_two_accelerators(capsys: pytest.CaptureFixture[str], install: Install, 
     message = ends(capsys, command, "--platform", "auto")
     assert "--platform auto: 2 platforms have a device; pick" in message
     for name in ("left", "right"):
-        assert f"--platform {name}    The {name} (one), 1 GiB" in message
+        assert f"--platform {name:<5}  The {name} (one), 1 GiB" in message
     assert main(["platforms"]) == 0
     assert "2 platforms have a device" in capsys.readouterr().out
     assert main(["explain", "--json", "--platform", "left"]) == 0
