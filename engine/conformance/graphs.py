@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine.conformance.capture import backend_of, captured, eager, piece_of, same
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.rows import bands_of, suiting
-from engine.ops import OPS
-from platforms.contract import CapturedGraph, DeviceError, GraphBackend, Kernel, Runtime, Verdict
+from platforms.contract import DeviceError, Kernel, Runtime, Verdict
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
 
-WARM_UPS, REPLAYS = 2, 50
-WIDTH = 1024
+REPLAYS = 50
 SLACK = 16 << 20
 """Bytes by which a device's free memory may move for reasons of its own."""
 
@@ -57,79 +55,18 @@ def _answer(subject: Subject) -> str:
     return found.name
 
 
-def _backend(subject: Subject) -> tuple[Runtime, GraphBackend]:
-    runtime = subject.runtime
-    found = runtime.graphs()
-    if isinstance(found, Verdict):
-        raise NotSupported(found.reason)
-    return runtime, found
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a decoder on fixed buffers. ``x``: what it reads, ``out``: what it writes."""
-
-    x: Any
-    out: Any
-    run: Callable[[], None]
-
-
-def _piece(runtime: Runtime, seed: int, tokens: int = 4) -> Piece:
-    import torch
-
-    rng = torch.Generator().manual_seed(seed)
-    weights = [torch.randn(shape, generator=rng).to(runtime.device) / 32 for shape in ((WIDTH,), (2 * WIDTH, WIDTH))]
-    x, out = (runtime.zeros((tokens, WIDTH), torch.float32) for _ in range(2))
-    x.copy_(torch.randn((tokens, WIDTH), generator=rng).to(runtime.device))
-
-    def run() -> None:
-        normed = OPS["rms_norm"].reference(x, weights[0], eps=1e-6)
-        inner = OPS["silu_and_mul"].reference(OPS["linear"].reference(normed, weights[1]))
-        out.copy_(OPS["add"].reference(x, inner))
-
-    return Piece(x, out, run)
-
-
-def _eager(runtime: Runtime, piece: Piece) -> Any:
-    """What the piece gives for what is in its buffer now."""
-    piece.run()
-    runtime.synchronize()
-    found = piece.out.clone()
-    piece.out.zero_()
-    return found
-
-
-def _captured(runtime: Runtime, backend: GraphBackend, run: Callable[[], None], pool: Any) -> CapturedGraph:
-    for _ in range(WARM_UPS):
-        run()
-    runtime.synchronize()
-    graph = backend.capture(run, pool)
-    if not isinstance(graph.nbytes, int) or graph.nbytes < 0:
-        raise Wrong(f"nbytes of a graph is {graph.nbytes!r}, not a number of bytes")
-    return graph
-
-
-def _same(runtime: Runtime, found: Any, expected: Any, when: str) -> None:
-    import torch
-
-    runtime.synchronize()
-    if not torch.equal(runtime.fetch(found).wait(), runtime.fetch(expected).wait()):
-        off = float((found - expected).abs().max())
-        raise Wrong(f"{when}, a replay differs from the same work run step by step by {off:.3g}")
-
-
 def _replay(subject: Subject) -> str:
     import torch
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     with torch.inference_mode(), runtime.compute():
-        piece = _piece(runtime, 1)
-        expected = _eager(runtime, piece)
-        graph = _captured(runtime, backend, piece.run, backend.new_pool())
+        piece = piece_of(runtime, 1)
+        expected = eager(runtime, piece)
+        graph = captured(runtime, backend, piece.run, backend.new_pool())
         for at in range(3):
             piece.out.zero_()
             graph.replay()
-            _same(runtime, piece.out, expected, f"the {at + 1}. time")
+            same(runtime, piece.out, expected, f"the {at + 1}. time")
         graph.close()
     return f"3 replays, {graph.nbytes} bytes"
 
@@ -137,15 +74,15 @@ def _replay(subject: Subject) -> str:
 def _new_contents(subject: Subject) -> str:
     import torch
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     with torch.inference_mode(), runtime.compute():
-        piece = _piece(runtime, 2)
-        graph = _captured(runtime, backend, piece.run, backend.new_pool())
+        piece = piece_of(runtime, 2)
+        graph = captured(runtime, backend, piece.run, backend.new_pool())
         for at in range(3):
             piece.x.copy_(piece.x.roll(1, 0) * (at + 2))
-            expected = _eager(runtime, piece)
+            expected = eager(runtime, piece)
             graph.replay()
-            _same(runtime, piece.out, expected, "after its input was refilled")
+            same(runtime, piece.out, expected, "after its input was refilled")
         graph.close()
     return "3 contents"
 
@@ -153,20 +90,20 @@ def _new_contents(subject: Subject) -> str:
 def _shared_pool(subject: Subject) -> str:
     import torch
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     with torch.inference_mode(), runtime.compute():
         pool = backend.new_pool()
-        pieces = [_piece(runtime, seed, tokens) for seed, tokens in ((3, 8), (4, 2))]
-        expected = [_eager(runtime, piece) for piece in pieces]
-        graphs = [_captured(runtime, backend, piece.run, pool) for piece in pieces]
+        pieces = [piece_of(runtime, seed, tokens) for seed, tokens in ((3, 8), (4, 2))]
+        expected = [eager(runtime, piece) for piece in pieces]
+        graphs = [captured(runtime, backend, piece.run, pool) for piece in pieces]
         for at in (0, 1, 1, 0):
             pieces[at].out.zero_()
             graphs[at].replay()
-            _same(runtime, pieces[at].out, expected[at], "beside a graph of the same pool")
+            same(runtime, pieces[at].out, expected[at], "beside a graph of the same pool")
         graphs[0].close()
         pieces[1].out.zero_()
         graphs[1].replay()
-        _same(runtime, pieces[1].out, expected[1], "after another graph of its pool was closed")
+        same(runtime, pieces[1].out, expected[1], "after another graph of its pool was closed")
         graphs[1].close()
     return "2 graphs"
 
@@ -175,9 +112,9 @@ def _host_reads(subject: Subject) -> str:
     """A capture that reads a value on the host is refused, or replays what the value is then."""
     import torch
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     with torch.inference_mode(), runtime.compute():
-        piece = _piece(runtime, 5)
+        piece = piece_of(runtime, 5)
 
         def reads() -> None:
             piece.out.fill_(piece.x[0, 0].item())
@@ -193,14 +130,14 @@ def _host_reads(subject: Subject) -> str:
         else:
             piece.x.fill_(12.0)
             graph.replay()
-            _same(runtime, piece.out, torch.full_like(piece.out, 12.0), "with a host read captured")
+            same(runtime, piece.out, torch.full_like(piece.out, 12.0), "with a host read captured")
             graph.close()
             said_so = "taken, and replayed with the value of the time"
-        expected = _eager(runtime, piece)
-        graph = _captured(runtime, backend, piece.run, backend.new_pool())
+        expected = eager(runtime, piece)
+        graph = captured(runtime, backend, piece.run, backend.new_pool())
         piece.out.zero_()
         graph.replay()
-        _same(runtime, piece.out, expected, "after a capture that reads on the host")
+        same(runtime, piece.out, expected, "after a capture that reads on the host")
         graph.close()
     return said_so
 
@@ -213,12 +150,12 @@ def _available(runtime: Runtime) -> int:
 def _allocates_nothing(subject: Subject) -> str:
     import torch
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     if runtime.memory().shared_with_host:
         raise NotSupported("the memory is shared with other programs, whose moves hide those of a replay")
     with torch.inference_mode(), runtime.compute():
-        piece = _piece(runtime, 6, tokens=1024)
-        graph = _captured(runtime, backend, piece.run, backend.new_pool())
+        piece = piece_of(runtime, 6, tokens=1024)
+        graph = captured(runtime, backend, piece.run, backend.new_pool())
         graph.replay()
         before = _available(runtime)
         for _ in range(REPLAYS):
@@ -233,11 +170,11 @@ def _allocates_nothing(subject: Subject) -> str:
 def _close(subject: Subject) -> str:
     import torch
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     with torch.inference_mode(), runtime.compute():
-        piece = _piece(runtime, 7, tokens=8192)
+        piece = piece_of(runtime, 7, tokens=8192)
         before, pool = _available(runtime), backend.new_pool()
-        graph = _captured(runtime, backend, piece.run, pool)
+        graph = captured(runtime, backend, piece.run, pool)
         graph.replay()
         graph.close()
         graph.close()
@@ -257,7 +194,7 @@ def _row(subject: Subject, row: Kernel) -> str:
     from engine.bind import load_target
     from engine.ops.compare import as_tuple
 
-    runtime, backend = _backend(subject)
+    runtime, backend = backend_of(subject)
     op, function = subject.ops[row.op], load_target(row.target)
     calls = suiting(subject, row, runtime, op.cases)
     call = min(calls, key=lambda call: sum(x.numel() for x in call.inputs))
@@ -275,7 +212,7 @@ def _row(subject: Subject, row: Kernel) -> str:
                 scaled = x.is_floating_point() and at not in op.weights and x.element_size() > 1
                 x.copy_(old * factor if scaled else old)
 
-        graph = _captured(runtime, backend, run, backend.new_pool())
+        graph = captured(runtime, backend, run, backend.new_pool())
         recorded = results
         for factor in (1.0, 0.5):
             refill(factor)
@@ -285,6 +222,6 @@ def _row(subject: Subject, row: Kernel) -> str:
             refill(factor)
             graph.replay()
             for found, wanted in zip(recorded, expected, strict=True):
-                _same(runtime, found, wanted, f"on {call}")
+                same(runtime, found, wanted, f"on {call}")
         graph.close()
     return f"2 contents of {call}"

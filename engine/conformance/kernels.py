@@ -13,6 +13,7 @@ from engine.conformance.calls import calls_of, odd_cases
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.pure import odd_facts, verdict
 from engine.conformance.rows import bands_of, compared, needed, once, ran, suiting
+from engine.ops.compare import same_bits
 from platforms.contract import Kernel
 
 if TYPE_CHECKING:
@@ -150,8 +151,6 @@ def _bands(subject: Subject, row: Kernel) -> str:
 
 
 def _mutation(subject: Subject, row: Kernel) -> str:
-    import torch
-
     runtime, calls = _few(subject, row)
     op = subject.ops[row.op]
     for call in calls:
@@ -159,28 +158,19 @@ def _mutation(subject: Subject, row: Kernel) -> str:
             before = [runtime.fetch(band.tensor).wait().clone() for band in bands_of(op, row, call, runtime)]
         after = once(subject, row, call, runtime).given
         for at, (old, new) in enumerate(zip(before, after, strict=True)):
-            if at not in op.mutates and not torch.equal(_bits(old), _bits(new)):
+            if at not in op.mutates and not same_bits(old, new):
                 raise Wrong(f"input {op.tensors[at]} is changed, which the op does not do, on {call}")
     return f"{len(calls)} calls"
 
 
 def _repeats(subject: Subject, row: Kernel) -> str:
-    import torch
-
     runtime, calls = _few(subject, row)
     for call in calls:
         first, second = (once(subject, row, call, runtime).results for _ in range(2))
         for at, (one, other) in enumerate(zip(first, second, strict=True)):
-            if not torch.equal(_bits(one), _bits(other)):
+            if not same_bits(one, other):
                 raise Wrong(f"result {at} is not the same twice, on {call}")
     return f"{len(calls)} calls"
-
-
-def _bits(tensor: Any) -> Any:
-    """Its bytes, so that NaN equals itself."""
-    import torch
-
-    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def _strided_rows(subject: Subject, row: Kernel) -> str:
@@ -234,9 +224,9 @@ def _packs(subject: Subject, row: Kernel) -> str:
             first, second = (pack(given, call.case.attributes) for _ in range(2))
             if len(first) != len(given):
                 raise Wrong(f"pack makes {len(first)} tensors of {len(given)}, on {call}")
-            if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(before, given, strict=True)):
+            if not all(same_bits(one, other) for one, other in zip(before, given, strict=True)):
                 raise Wrong(f"pack changes the weights it is given, on {call}")
-            if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(first, second, strict=True)):
+            if not all(same_bits(one, other) for one, other in zip(first, second, strict=True)):
                 raise Wrong(f"pack is not the same twice, on {call}")
     return f"{len(calls)} calls"
 

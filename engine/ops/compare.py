@@ -67,3 +67,11 @@ def difference(found: Any, expected: Any, bound: tuple[float, float], on: object
         f"differs from the reference by {float((got - wanted).abs().max()):.3g} on {on}, first at {list(first)}: "
         f"{float(got[first]):.6g} instead of {float(wanted[first]):.6g} ({int(bad.sum())} of {bad.numel()} elements)"
     )
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether shapes and every byte agree, so that NaN equals itself and zero is not minus zero."""
+    import torch
+
+    left, right = (x.contiguous().flatten().view(torch.uint8) for x in (one, other))
+    return one.shape == other.shape and torch.equal(left, right)

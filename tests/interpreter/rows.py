@@ -79,7 +79,3 @@ def check(row: Kernel, op: Op, case: Case, dtype: str, inputs: tuple[Any, ...], 
         for wanted in (truth(op, inputs, case.attributes), own)
     ]
     assert not all(map(any, misses)), misses
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from engine.ops.compare import same_bits
 from kernels_triton.manifest import ROWS
-from tests.interpreter.rows import DTYPES, OPS, accepted, apart, call, check, inputs_of, same_bits
+from tests.interpreter.rows import DTYPES, OPS, accepted, apart, call, check, inputs_of
 
 CALLS = [(row, case, dtype) for row in ROWS for case in OPS[row.op].cases for dtype in DTYPES]
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from engine.ops import Case
+from engine.ops.compare import same_bits
 from kernels_triton import activation, norm, quant
 from kernels_triton.launch import TILE
 from kernels_triton.rows import LIMITS
-from tests.interpreter.rows import BY_OP, OPS, call, check, inputs_of, same_bits
+from tests.interpreter.rows import BY_OP, OPS, call, check, inputs_of
 
 HIDDEN, ROWS = (1, 2, 7, 127, 768, 769, 2049), (1, 7, 33)
 BY_ROW = [name for name, row in BY_OP.items() if set(OPS[name].cases[0].sizes) == {"tokens", "hidden"}]
