@@ -57,8 +57,8 @@ def check_stages(ledger: Ledger, model: ModelConfig) -> None:
     key = "parallel.pipeline_parallel_size"
     if ledger.decisions[key].value > model.num_layers:
         raise UserError(
-            f"{ledger.asked(key)} cannot be served: {model.name} has {model.num_layers} layers, and each stage needs "
-            "one. Lower it."
+            f"{ledger.asked(key)} cannot be served: each stage needs a layer, and {model.name} has "
+            f"{model.num_layers} in all. Lower it."
         )
 
 

@@ -31,12 +31,13 @@ _MODES = {parts: mode for mode, parts in PARTS.items()}
 class Surroundings:
     """What decides beside the wish. ``support``: the least of all attention calls. ``pieces``: pieces are made, with
     attention between them. ``unsafe``: why a call inside the pieces cannot be captured, ``""`` where all can.
-    ``query``: new tokens per request of a decode step, above 1 with a draft."""
+    ``query``: new tokens per request of a decode step, above 1 with a draft. ``who`` declares the least support."""
 
     support: Support
     pieces: bool
     unsafe: str = ""
     query: int = 1
+    who: str = "attention"
 
 
 def least(levels: Iterable[Support]) -> Support:
@@ -54,17 +55,18 @@ def effective(mode: str, around: Surroundings) -> tuple[str, str]:
     reasons = []
     if mixed == "FULL" and around.support != "any":
         mixed = "PIECEWISE" if around.pieces and around.support != "never" else "NONE"
-        reasons.append(f"a captured attention call serves {_WORDS[around.support]}, not every batch")
+        reasons.append(_serves(around) + ("" if around.support == "never" else ", not every batch"))
     if decode == "FULL" and not _decodes(around):
         decode = "PIECEWISE" if around.pieces else "NONE"
         if mixed == "NONE" and mode == "FULL":
             mixed = decode
         need = "one new token per request" if around.query == 1 else f"{around.query} new tokens per request"
-        reasons.append(f"decode steps have {need}, and a captured attention call serves {_WORDS[around.support]}")
+        more = "" if around.support == "never" else f", and decode steps have {need}"
+        reasons.append(_serves(around) + more)
     if "PIECEWISE" in (decode, mixed) and not around.pieces:
         decode, mixed = (part if part != "PIECEWISE" else "NONE" for part in (decode, mixed))
         reasons.append("no pieces are made with attention between them")
-    return _MODES.get((decode, mixed), "NONE"), "; ".join(reasons)
+    return _MODES.get((decode, mixed), "NONE"), "; ".join(dict.fromkeys(reasons))
 
 
 def without_pieces(mode: str) -> str:
@@ -72,8 +74,13 @@ def without_pieces(mode: str) -> str:
     return {"PIECEWISE": "NONE", "FULL_AND_PIECEWISE": "FULL_DECODE_ONLY"}.get(mode, mode)
 
 
+def _serves(around: Surroundings) -> str:
+    if around.support == "never":
+        return f"{around.who} cannot be captured"
+    return f"{around.who}, captured, serves {_WORDS[around.support]}"
+
+
 _WORDS: dict[Support, str] = {
-    "never": "no batch at all",
     "single": "one new token per request",
     "uniform": "equal query lengths",
     "any": "every batch",

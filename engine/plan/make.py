@@ -17,7 +17,6 @@ from engine.plan.kernels import Chooser, check_idle_pins, choose_all, choose_ran
 from engine.plan.ledger import Ledger
 from engine.plan.tables import Tables, told
 from engine.plan_values import Given, Plan, digest
-from engine.program import Program
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, PlatformPlugin
 
 
@@ -90,6 +89,7 @@ def make_plan(
     program = build_program(
         model, Layout(dtype, facts["block_size"], facts["kv_cache_dtype"], facts["tensor_parallel_size"], storage)
     )
+    sizes.decide_weights(ledger, profile, program)
     chooser = Chooser(
         profile,
         facts,
@@ -102,7 +102,14 @@ def make_plan(
     )
     chooser.check_pins()
     pieces.check_operations(ledger, base, chooser.ops)
-    chooser = replace(chooser, facts={**facts, **_backed(program, chooser)})
+    capture = tables.graphs if tables.graphs is not None else served.graphs(profile, facts)
+    plain = choose_all(program, chooser)
+    graph_mode = modes.foreseen(ledger, wanted_graphs, capture, plain, chooser)
+    if graph_mode != facts["graph_mode"]:
+        facts = {**facts, "graph_mode": graph_mode}
+        chooser = replace(chooser, facts=facts)
+        plain = choose_all(program, chooser)
+    chooser = replace(chooser, facts={**facts, "native_ops": frozenset(row.op for row in plain if row.target)})
     offers = {row.rule: row for row in tables.fusions if isinstance(row, FusionOffer)}
     fuser = Fuser(ledger, level.number, offers, extra, chooser, most, served.several_programs(profile))
     ranges, fusions = fuser.fuse(program, pieces.user_ends(ledger, mode))
@@ -112,7 +119,6 @@ def make_plan(
     check_idle_pins(ledger, kernels, chooser)
     ends = [one.end for one in ranges]
     between = pieces.decide_pieces(ledger, mode, compiler, ends, kernels, chooser, (*RULES, *extra))
-    capture = tables.graphs if tables.graphs is not None else served.graphs(profile, facts)
     graphs = modes.decide_graphs(ledger, wanted_graphs, capture, between, kernels, chooser)
     sizes.decide_captures(ledger, graphs)
     if observations.blocks:
@@ -146,11 +152,6 @@ def _asked(config: Mapping[str, Given]) -> dict[str, object]:
     keys = {name: f"parallel.{name}" for name in PARALLEL} | {"batch_invariant": "batch_invariant"}
     found = {name: config[key].value if key in config else BY_KEY[key].default for name, key in keys.items()}
     return found | {name: config[PREFIX + name].value for name in LIMITS if PREFIX + name in config}
-
-
-def _backed(program: Program, chooser: Chooser) -> dict[str, object]:
-    """Ops of the plain program that a row computes."""
-    return {"native_ops": frozenset(row.op for row in choose_all(program, chooser) if row.target)}
 
 
 def _warn(ledger: Ledger, tables: Tables, chooser: Chooser, facts: Facts) -> None:

@@ -83,7 +83,13 @@ def _settle_served(ledger: Ledger, wanted: Decision, backend: Verdict) -> str:
             f"{ledger.asked(key)} cannot be served: {backend.reason}. Use {BY_KEY[key].flag}=NONE, or drop "
             "the flag to take what the device offers."
         )
-    return ledger.settle(Decision(key, "NONE", "derived", f"{wanted.reason} asks for {wanted.value}; {backend.reason}"))
+    return ledger.settle(Decision(key, "NONE", "derived", _less(wanted, backend.reason)))
+
+
+def _less(wanted: Decision, why: str) -> str:
+    """Why less than ``wanted`` is decided; what was derived before has said who asked for what."""
+    asked = wanted.reason if wanted.origin == "derived" else f"{wanted.reason} asks for {wanted.value}"
+    return f"{asked}; {why}"
 
 
 def decide_graphs(
@@ -109,7 +115,23 @@ def decide_graphs(
             f"{ledger.asked(GRAPHS)} cannot be served: {why}. Use {BY_KEY[GRAPHS].flag}={mode}, or drop the flag "
             "to take what the kernels offer."
         )
-    return ledger.settle(Decision(GRAPHS, mode, "derived", f"{wanted.reason} asks for {wanted.value}; {why}"))
+    return ledger.settle(Decision(GRAPHS, mode, "derived", _less(wanted, why)))
+
+
+def foreseen(
+    ledger: Ledger, wanted: Decision, capture: Verdict, kernels: Sequence[KernelChoice], chooser: Chooser
+) -> str:
+    """The graph mode that kernels may be chosen for: ``NONE`` where the device or the plain program's kernels rule out
+    every graph, so that none is chosen for the sake of graphs that are not captured."""
+    if wanted.value == "NONE" or not capture:
+        return "NONE"
+    called = {row.op for row in kernels}
+    splitting = ledger.wish(SPLITTING).value
+    if splitting is None:
+        splitting = [op for op in called if looks_at_requests(op, chooser)]
+    between = called & set(splitting) if ledger.decisions[MODE].value == "PIECEWISE" else set()
+    mode, _ = effective(wanted.value, surroundings(between, kernels, chooser))
+    return wanted.value if mode != "NONE" else mode
 
 
 def surroundings(between: Collection[str], kernels: Sequence[KernelChoice], chooser: Chooser) -> Surroundings:
@@ -122,7 +144,11 @@ def surroundings(between: Collection[str], kernels: Sequence[KernelChoice], choo
         if row not in apart and _support(row, chooser) == "never"
     ]
     split = bool(between) and all(row.op in between for row in apart)
-    return Surroundings(least(_support(row, chooser) for row in apart), split, "; ".join(dict.fromkeys(unsafe)))
+    support = least(_support(row, chooser) for row in apart)
+    who = ", ".join(
+        dict.fromkeys(f"{row.op} ({row.chosen})" for row in apart if _support(row, chooser) == support)
+    )
+    return Surroundings(support, split, "; ".join(dict.fromkeys(unsafe)), who=who)
 
 
 def _support(choice: KernelChoice, chooser: Chooser) -> Support:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from engine.errors import UserError
+from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
 from engine.plan.graph_modes import PARTS
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
+from engine.program import Program
 from platforms.contract import DeviceProfile
 
 DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
@@ -18,8 +20,9 @@ def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> 
     key = "model.dtype"
     stored, why = model.dtype, "the checkpoint's own type"
     if model.weight_format == "gguf" and stored == "float32":
-        stored = "bfloat16" if "dtype.bfloat16" in profile.features else "float32"
-        why = "quantised weights are unpacked to it, the device's own 16-bit type being preferred"
+        half = "dtype.bfloat16" in profile.features
+        stored = "bfloat16" if half else "float32"
+        why = "quantised weights are unpacked to " + ("the device's 16-bit type" if half else "it")
     wish = ledger.wish(key, stored, "default", why)
     native, emulated = (f"dtype.{wish.value}{more}" in profile.features for more in ("", ".emulated"))
     if ledger.user(key) is not None and not (native or emulated):
@@ -115,4 +118,23 @@ def _check_padding(ledger: Ledger, graphs: str, captured: list[int]) -> None:
         ledger.warnings.append(
             f"{ledger.asked('compilation.compile_sizes')}: no step has {', '.join(map(str, padded))} tokens, as steps "
             "are padded to the next of capture_sizes."
+        )
+
+
+def decide_weights(ledger: Ledger, profile: DeviceProfile, program: Program) -> None:
+    """How much of the device the weights take. Raises ``UserError`` for a KV cache that it cannot hold at all."""
+    taken, total, key = weight_bytes(program), profile.memory_bytes, "cache.kv_cache_memory_bytes"
+    words = f"{sized(taken)} before kernels pack them"
+    if total:
+        words += f", of {sized(total)}"
+    ledger.settle(Decision("model.weight_bytes", taken, "derived", words))
+    if total and taken > total:
+        ledger.warnings.append(
+            f"the weights take {sized(taken)}, and the device has {sized(total)}: use more ranks, a "
+            "quantised model or a larger device"
+        )
+    if total and ledger.user(key) is not None and ledger.user(key) > total:
+        raise UserError(
+            f"{ledger.asked(key)} cannot be served: the device has {sized(total)}. Ask for less, or drop the "
+            "flag to take what the weights leave."
         )

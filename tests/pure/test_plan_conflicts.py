@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.config import collect
 from engine.errors import UserError
-from tests.described_plans import TARGETS, chosen, described, on, plan, report
+from engine.explain.flags import explicit
+from engine.explain.same import same
+from engine.plan import plan_for
+from tests.described_plans import AITER, PLUGINS, TARGETS, chosen, described, on, plan, report
 from tests.model_configs import LLAMA, MLA, QWEN3, STATIC
 
 HOPPER = described("cuda", "sm_90")
@@ -20,7 +26,7 @@ HOPPER = described("cuda", "sm_90")
         ("-cc.backend=bogus", ["backend=bogus", "inductor, eager"]),
         ("-cc.compile_sizes=9000", ["compile_sizes=9000", "max_num_batched_tokens"]),
         ("-cc.compile_ranges_endpoints=64,9000", ["compile_ranges_endpoints=64,9000", "max_num_batched_tokens"]),
-        ("-pp 3", ["--pipeline-parallel-size=3", "2 layers"]),
+        ("-pp 3", ["--pipeline-parallel-size=3", "each stage needs a layer", "2 in all"]),
         ("-cc.custom_ops=+quant_fp8,-quantize_static", ["+quant_fp8", "-quantize_static"]),
         ("-cc.custom_ops=-rotary_embedding,+apply_rotary_emb", ["-rotary_embedding", "+apply_rotary_emb"]),
         ("-cc.custom_ops=+rms_norm,-fused_add_rms_norm", ["+rms_norm", "-fused_add_rms_norm"]),
@@ -116,10 +122,6 @@ def test_a_limit_that_a_user_sets_holds_on_every_platform(name, target):
 
 
 def test_equal_plans_have_equal_hashes_whoever_asked(tmp_path):
-    from engine.config import collect
-    from engine.plan import plan_for
-    from tests.described_plans import PLUGINS
-
     file = tmp_path / "f.yaml"
     file.write_text("max-num-seqs: 7\n")
     sources = [((f"--config={file}",), {}), (("--max-num-seqs=7",), {}), ((), {"ENGINE_MAX_NUM_SEQS": "7"})]
@@ -127,3 +129,24 @@ def test_equal_plans_have_equal_hashes_whoever_asked(tmp_path):
     assert len({found.hash for found in plans}) == 1
     assert plans[0].hash != plan(HOPPER, LLAMA).hash
     assert plan(HOPPER, LLAMA, "-O3").hash == plan(HOPPER, LLAMA, "-O2").hash
+
+
+MI300 = described("rocm", "gfx942", aiter=AITER)
+
+
+@pytest.mark.parametrize(
+    ("profile", "model", "words"),
+    [(MI300, MLA, ("-cc.mode=2",)), (MI300, MLA, ("-cc.mode=NONE",)), (replace(MI300, origin="measured"), LLAMA, ())],
+    ids=["attention, torch compiles", "attention, nothing compiled", "device"],
+)
+def test_no_kernel_is_chosen_for_graphs_that_attention_or_the_device_rule_out(profile, model, words):
+    """What a level requests is not what can be had: the same plan is written out under -O0, which requests none."""
+    found = plan(profile, model, *words)
+    assert found["compilation.graph_mode"] == "NONE" and found.decisions["compilation.graph_mode"].origin == "derived"
+    assert "aiter" not in chosen(found, "rms_norm")
+    given = collect(words, {}).given
+
+    def make(values):
+        return plan_for(PLUGINS["rocm"], profile, model, values, environment={})
+
+    assert same(found, make(collect(explicit(found, given, make), {}, "explain").given))
