@@ -29,6 +29,11 @@ class Space:
     reason: str
 
 
+def weight_bytes(program: Program) -> int:
+    """Bytes of a rank's weights, before kernels pack them."""
+    return sum(ITEM[weight.dtype] * _product(list(weight.shape)) for weight in program.weights.values())
+
+
 def block_bytes(program: Program) -> int:
     """Bytes of one block over all caches of a program."""
     return sum(spec.page * spec.heads * sum(spec.dims) * ITEM[spec.dtype] for spec in program.caches.values())
@@ -79,22 +84,22 @@ def kv_space(
     that could ever be used. Raises ``UserError`` where not one block fits."""
     size = block_bytes(program)
     if exact is not None:
-        budget, said = exact, f"{_size(exact)} asked for"
+        budget, said = exact, f"{sized(exact)} asked for"
         if exact > after.available:
             raise UserError(
-                f"--kv-cache-memory-bytes={exact} cannot be served: {_size(after.available)} are available "
+                f"--kv-cache-memory-bytes={exact} cannot be served: {sized(after.available)} are available "
                 f"after loading the weights ({after.source}). Ask for less."
             )
     elif before.shared_with_host:
         budget = int(before.available * share) - max(0, before.available - after.available) - activations
-        said = f"{share:g} of {_size(before.available)} available, less weights and {_size(activations)} of activations"
+        said = f"{share:g} of {sized(before.available)} available, less weights and {sized(activations)} of activations"
     else:
         budget = int(after.total * share) - (after.total - after.available) - activations
-        said = f"{share:g} of {_size(after.total)}, less what is in use and {_size(activations)} of activations"
+        said = f"{share:g} of {sized(after.total)}, less what is in use and {sized(activations)} of activations"
     fit = budget // size
     if fit < 1:
         raise UserError(
-            f"No memory for the cache blocks: {_size(max(0, budget))} for a block of {_size(size)} ({said}). "
+            f"No memory for the cache blocks: {sized(max(0, budget))} for a block of {sized(size)} ({said}). "
             "Raise --gpu-memory-utilization or --kv-cache-memory-bytes, lower --max-num-batched-tokens or "
             "--max-num-seqs, or use a smaller model."
         )
@@ -110,5 +115,5 @@ def _product(numbers: list[int]) -> int:
     return total
 
 
-def _size(nbytes: int) -> str:
+def sized(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.1f} MiB"
