@@ -23,7 +23,7 @@ __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """``tensors``: exactly those the config asks for, checked, under the Hub's names, in the order of the forward pass;
-    query and key rows are in rotate-half order. None where the linear layers are quantised, see ``check_loadable``.
+    query and key rows are in rotate-half order. Empty where the linear layers are quantised, see ``check_loadable``.
     ``reads``: how often each was read."""
 
     path: Path

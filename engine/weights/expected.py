@@ -80,12 +80,11 @@ def is_readable(format: str) -> bool:
 def _log_unused(
     path: Path, config: ModelConfig, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, TensorInfo]
 ) -> None:
-    drafting = f"model.layers.{config.num_layers}." if config.mla else "\0"
-    beyond = [name for name in found if name.startswith(drafting)]
-    if beyond:
-        logger.info("%s: %d tensors of layer %d ignored, a head for drafting", path, len(beyond), config.num_layers)
+    drafting = {name for name in found if config.mla and name.startswith(f"model.layers.{config.num_layers}.")}
+    if drafting:
+        logger.info("%s: %d tensors of layer %d ignored, a head for drafting", path, len(drafting), config.num_layers)
     for name in found:
-        if name in expected or name.endswith(RECOMPUTED) or name.startswith(drafting):
+        if name in expected or name in drafting or name.endswith(RECOMPUTED):
             continue
         if name == HEAD and config.tied_embeddings:
             logger.info("%s: tensor %r ignored, the config ties the head to the embedding", path, name)

@@ -41,7 +41,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("rows:ChangesInput", f"kernels/{RMS}/mutation", "input x is changed, which the op does not do"),
     ("rows:NotTwice", f"kernels/{RMS}/repeatable", "result 0 is not the same twice"),
     ("rows:Packed", f"kernels/{RMS}/strided-rows", "differs from the reference by"),
-    ("rows:PackChanges", f"kernels/{RMS}/pack", "pack"),
+    ("rows:PackChanges", f"kernels/{RMS}/pack", "pack changes the weights it is given"),
     ("descriptors:OffersNothingKnown", "fusions/table", "there is no rule 'fuse_tea_and_milk' to offer"),
     ("descriptors:InventsRule", "fusions/rule/fuse_tea/tea", "is not 'op(a, b) -> c' with a known op"),
     ("descriptors:OffersBlindly", "fusions/fuse_rope_kvcache/predicate", "with no facts raised KeyError: 'head_dim'"),
