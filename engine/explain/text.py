@@ -123,7 +123,8 @@ def setting_groups(plan: Plan) -> dict[str, list[str]]:
 def setting_cells(plan: Plan, key: str) -> tuple[str, ...]:
     row = plan.decisions[key]
     flag = BY_KEY[key].flag if key in BY_KEY else key
-    return flag, written(row.value), row.origin, "" if row.reason in (row.origin, "asked for") else row.reason
+    value = BY_KEY[key].default if row.value is None and key in BY_KEY else row.value
+    return flag, written(value), row.origin, "" if row.reason in (row.origin, "asked for") else row.reason
 
 
 def _by_op(plan: Plan) -> list[tuple[KernelChoice, int]]:

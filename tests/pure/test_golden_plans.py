@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +28,8 @@ RUNS: tuple[tuple[str, ModelConfig, int], ...] = (
     *((f"{model.name} tp2", model, 2) for model in (LLAMA, STATIC)),
 )
 """Name, model, ranks."""
+IMPLIED = re.compile(r"\.fuse_|\.weight_bytes$")
+"""Decisions that the rest of a file or the model itself tells."""
 OWN = ("cuda", "rocm", "cpu")
 PLUGINS = {row.name: row.plugin for row in candidates() if row.name in OWN and row.plugin}
 TARGETS = [(name, target) for name, plugin in PLUGINS.items() for target in plugin.targets()]
@@ -35,7 +38,7 @@ TARGETS = [(name, target) for name, plugin in PLUGINS.items() for target in plug
 def brief(plan: Plan) -> dict[str, dict[str, object]]:
     """What a reviewer wants to see of a plan; equal parts of two plans read equal."""
     return {
-        "settings": {key: short(row.value) for key, row in plan.decisions.items() if ".fuse_" not in key},
+        "settings": {key: short(row.value) for key, row in plan.decisions.items() if not IMPLIED.search(key)},
         "kernels": {f"{row.op} ×{row.count}": row.chosen for row in plan.kernels},
         "fusions": {row.rule: state(row, plan.ranges[-1].end) for row in plan.fusions if row.requested},
         "warnings": dict(enumerate(plan.warnings)),
