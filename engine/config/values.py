@@ -160,11 +160,15 @@ def listing(item: Parse, check: Callable[[tuple[Any, ...]], tuple[Any, ...]] = l
 def pairs(raw: Any) -> dict[str, str]:
     """``op=name``, several with commas, or a mapping."""
     if isinstance(raw, str):
-        raw = parse_json(raw) if raw.lstrip().startswith("{") else raw.split(",")
+        raw = parse_json(raw) if raw.lstrip().startswith(("{", "[")) else raw.split(",")
     if isinstance(raw, list | tuple):
         if not all(isinstance(part, str) and "=" in part for part in raw):
             raise ValueError("wants OP=NAME")
-        raw = dict(part.split("=", 1) for part in raw)
+        parts = [tuple(word.strip() for word in part.split("=", 1)) for part in raw]
+        raw = dict(parts)
+        for op, name in parts:
+            if raw[op] != name:
+                raise ValueError(f"has both {op}={name} and {op}={raw[op]}; keep one")
     if not isinstance(raw, Mapping) or not all(isinstance(part, str) and part for pair in raw.items() for part in pair):
         raise ValueError("wants OP=NAME")
     return {op.strip(): name.strip() for op, name in raw.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -9,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from test_config_only import CONFIG
 from test_golden_plans import PLUGINS, TARGETS
 from toy_plans import PROFILE, ToyPlugin, toy_model
 
@@ -159,3 +161,13 @@ def test_a_file_that_cannot_be_written_exits_2(capsys: pytest.CaptureFixture[str
         err = capsys.readouterr().err
         assert err.startswith(f"engine: error: --html {place}: cannot be written: ") and err.count("\n") == 1
     assert main([*words, str(tmp_path / "x.html")]) == 0
+
+
+def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+    """A folder's name may hold bytes of another encoding."""
+    folder = tmp_path / b"odd\xff<b>".decode("utf-8", "surrogateescape")
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    page = tmp_path / "page.html"
+    assert main(["explain", str(folder), "--platform", "cpu:x86-64-v3", "--html", str(page)]) == 0
+    assert "odd\\udcff&lt;b&gt;" in page.read_text()

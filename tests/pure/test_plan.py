@@ -199,6 +199,8 @@ def test_H_OPT_07_the_requested_maximum_is_captured(maximum):
 
 def test_H_OPT_07_the_widest_decode_shape_of_a_draft_is_captured():
     assert 42 in capture_sizes(6, 2048, 42, query=7)
+    found = capture_sizes(256, 2048, query=5)
+    assert len(found) == 57 and {5, 10, 20, 280, 360, 440} <= set(found)
 
 
 @pytest.mark.parametrize(
