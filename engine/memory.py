@@ -42,8 +42,8 @@ def block_bytes(program: Program) -> int:
 def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
     """Upper estimate of what a step of ``tokens`` tokens and ``seqs`` requests needs beside weights and caches: the
     three largest values, the logits of every row that takes a token or, up to ``SCORED_ROWS``, scores a prompt, and
-    what the sampler makes of them, and one layer's copies of tokens at their experts. Not counted: scratch of a kernel
-    of its own."""
+    what the sampler makes of them, and what experts make of tokens in one layer. Not counted: scratch of a kernel of
+    its own."""
     seqs, scored = min(seqs, tokens), min(SCORED_ROWS, tokens)
     sizes = {"tokens": tokens, "requests": seqs, "requests+1": seqs + 1, "rows": max(seqs, scored)}
     total = {
@@ -60,14 +60,17 @@ def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
 
 
 def _expert_bytes(program: Program, tokens: int) -> int:
-    """Gate, up and result of every token at each expert that it visits, in the layer where they are largest."""
+    """In the layer where it is most: gate, up and result of every token at each expert that it visits, as kernels sort
+    them, or what the reference holds of one expert, in float32, if that is more."""
     widest = 0
     for call in program.calls:
         if call.op == "moe":
             x, _, gate_up = call.inputs[:3]
             _, gates, hidden = program.weights[gate_up].shape
             item = ITEM[program.values[x].dtype]
-            widest = max(widest, tokens * call.attributes["top_k"] * (gates + hidden) * item)
+            sorted_copies = call.attributes["top_k"] * (gates + hidden) * item
+            one_expert = 2 * (gates + hidden) * ITEM["float32"] + gates // 2 * item
+            widest = max(widest, tokens * max(sorted_copies, one_expert))
     return widest
 
 

@@ -86,10 +86,13 @@ def moe(
         shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
     weights = torch.zeros_like(scores).scatter(-1, chosen, shares * scaling)
     visited = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, True)
+
+    def inner(expert: int) -> Any:
+        gate, up = torch.nn.functional.linear(x, gate_up[expert]).to(wide).chunk(2, dim=-1)
+        return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+
     out = torch.zeros(x.shape, dtype=wide, device=x.device)
     for expert in range(gate_up.shape[0]):
-        gate, up = torch.nn.functional.linear(x, gate_up[expert]).to(wide).chunk(2, dim=-1)
-        inner = (torch.nn.functional.silu(gate) * up).to(x.dtype)
-        share = torch.nn.functional.linear(inner, down[expert]).to(wide) * weights[:, expert, None]
+        share = torch.nn.functional.linear(inner(expert), down[expert]).to(wide) * weights[:, expert, None]
         out += torch.where(visited[:, expert, None], share, 0.0)
     return out.to(x.dtype)

@@ -184,8 +184,10 @@ def test_a_block_of_latents_has_one_key_for_all_heads() -> None:
 
 
 def test_activations_hold_the_tokens_copies_at_their_experts() -> None:
-    few, many = (program("qwen3_moe", num_experts_per_tok=count) for count in (1, 8))
-    assert activation_bytes(many, 512, 8) - activation_bytes(few, 512, 8) == 7 * 512 * (2 * 40 + 64) * 4
+    found = {k: activation_bytes(program("qwen3_moe", num_experts_per_tok=k), 512, 8) for k in (1, 2, 4, 8)}
+    copy = 512 * (2 * 40 + 64) * 4
+    assert found[8] - found[4] == 4 * copy
+    assert found[1] == found[2] == found[4] - 2 * copy + 512 * 40 * 4, "what the reference holds of one"
 
 
 @pytest.mark.parametrize("architecture", CLASSES)
