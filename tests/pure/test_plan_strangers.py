@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from toy_plans import KERNELS, PROFILE, ToyPlugin, toy_model
+from toy_plans import ABLE, KERNELS, PROFILE, ToyPlugin, toy_model
 
 from engine.config import collect
 from engine.errors import UserError
-from engine.plan import Plan, plan_for
+from engine.plan import Observations, Plan, make_plan, model_facts, plan_for
 from platforms.contract import FusionOffer, FusionRule, Kernel, Setting, Verdict, always
 
 ASKED = "-cc.pass_config.fuse_rope_kvcache=true"
@@ -232,3 +233,33 @@ def test_a_setting_that_the_device_cannot_serve_is_downgraded():
     found = plan(settings=(Setting("model.dtype", "float16", "halves"),))
     assert (found["model.dtype"], found.decisions["model.dtype"].origin) == ("float32", "derived")
     assert "no float16" in found.decisions["model.dtype"].reason
+
+
+def able(*words: str, settings: tuple[Setting, ...] = (), **attention: Any) -> Plan:
+    """On a device that compiles and captures, with an attention row that declares ``attention``."""
+    rows = (*(row for row in KERNELS if row.op != "attention"), Kernel("attention", "paged", "a:b", **attention))
+    tables = replace(ABLE, kernels=rows, settings=lambda *asked: settings)
+    return make_plan(PROFILE, model_facts(toy_model()), collect(words, {}).given, tables, Observations())
+
+
+@pytest.mark.parametrize("names", [(), ("rms_norm",)])
+def test_a_user_s_graph_mode_wins_over_where_a_platform_would_cut(names):
+    found = able("-cc.graph_mode=PIECEWISE", settings=(Setting("compilation.splitting_ops", names, "why"),))
+    assert (found["compilation.graph_mode"], found["compilation.splitting_ops"]) == ("PIECEWISE", ["attention"])
+    assert "graph_mode=PIECEWISE" in found.decisions["compilation.splitting_ops"].reason
+
+
+@pytest.mark.parametrize(
+    ("attention", "mode"),
+    [
+        ({"graph_batches": "single"}, "FULL_AND_PIECEWISE"),
+        ({"graph_batches": "uniform"}, "FULL_AND_PIECEWISE"),
+        ({"graph_safe": False}, "PIECEWISE"),
+        ({}, "FULL"),
+    ],
+)
+def test_a_platform_s_graph_mode_is_held_to_what_its_attention_can(attention, mode):
+    found = able(settings=(Setting("compilation.graph_mode", "FULL", "why"),), **attention)
+    row = found.decisions["compilation.graph_mode"]
+    assert (row.value, row.origin) == (mode, "platform" if mode == "FULL" else "derived")
+    assert mode == "FULL" or ("why asks for FULL" in row.reason and "attention" in row.reason)
