@@ -27,6 +27,7 @@ LIMITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Settings beside the switches → rules that each holds to small steps."""
+QUANTIZERS = frozenset({"quantize_static", "quantize_dynamic"})
 
 
 @dataclass(slots=True)
@@ -188,11 +189,17 @@ class Fuser:
             why = f"{' and '.join(takers)} took its calls" if takers else f"the program has no {rule.words}"
             reason = f"no match: {why}"
             if asked:
-                ledger.warnings.append(f"{ledger.asked(key)} matched nothing: {why}.")
+                cause = "" if takers else self._cause(rule, plain)
+                ledger.warnings.append(f"{ledger.asked(key)} matched nothing: {why}{cause}.")
         on = bool(wish.value and verdict and (matched or asked))
         origin = wish.origin if on == bool(wish.value) else "derived"
         ledger.settle(Decision(key, on, origin, reason if wish.value else wish.reason))
         return FusionReport(name, bool(wish.value), wish.origin, bool(verdict), matched, reason, found)
+
+    def _cause(self, rule: _Rule, plain: Program) -> str:
+        """The decision for which the program lacks what the rule rewrites, where it is another one."""
+        quantises = bool(rule.ops & QUANTIZERS) and not any(call.op in QUANTIZERS for call in plain.calls)
+        return f" ({self.ledger.decisions['model.quantization'].reason})" if quantises else ""
 
     def _takers(self, name: str, rules: Mapping[str, _Rule], ranges: list[TokenRange], plain: Program) -> list[str]:
         """Rules that act on calls which this one would have matched."""

@@ -150,3 +150,10 @@ def test_no_kernel_is_chosen_for_graphs_that_attention_or_the_device_rule_out(pr
         return plan_for(PLUGINS["rocm"], profile, model, values, environment={})
 
     assert same(found, make(collect(explicit(found, given, make), {}, "explain").given))
+
+
+def test_H_FUS_09_a_rule_without_a_match_says_that_the_weights_are_unpacked():
+    """On a device that has no arithmetic for the stored type the program holds nothing quantised."""
+    found = plan(described("cuda", "sm_80"), STATIC, "-cc.custom_ops=all", "-cc.pass_config.fuse_norm_quant=true")
+    said = [line for line in found.warnings if "fuse_norm_quant" in line]
+    assert len(said) == 1 and "unpacked to bfloat16" in said[0] and "fp8" in said[0]
