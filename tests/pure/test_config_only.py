@@ -6,26 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from toy_plans import toy_model
+from toy_plans import CONFIG, toy_model
 
 from engine.cli import main
 from engine.errors import UserError
 from engine.weights.config_only import read_config
 from engine.weights.resolve import resolve_model
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 100,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "torch_dtype": "float32",
-}
 
 
 @pytest.fixture

@@ -68,23 +68,24 @@ class ToyPlugin(PlatformPlugin):
         raise AssertionError("a plan opens no device")
 
 
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "float32",
+}
+"""Of a model small enough to read."""
+
+
 def toy_model() -> ModelConfig:
-    return ModelConfig.from_hf(
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 100,
-            "max_position_embeddings": 512,
-            "rms_norm_eps": 1e-5,
-            "torch_dtype": "float32",
-        },
-        name="toy",
-    )
+    return ModelConfig.from_hf(CONFIG, name="toy")
 
 
 def toy_plan(*words: str, tables: Tables = ABLE) -> Plan:
