@@ -101,7 +101,7 @@ def make_plan(
         ledger.decisions["kernels"].value == "reference",
     )
     chooser.check_pins()
-    pieces.check_operations(ledger, base, chooser.ops)
+    pieces.check_operations(ledger, base, chooser.ops, chooser.pins)
     capture = tables.graphs if tables.graphs is not None else served.graphs(profile, facts)
     plain = choose_all(program, chooser)
     graph_mode = modes.foreseen(ledger, wanted_graphs, capture, plain, chooser)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.levels import Level
 from engine.plan.graph_modes import PARTS, Support, Surroundings, effective, least, without_pieces
-from engine.plan.kernels import Chooser
+from engine.plan.kernels import REFERENCE, Chooser
 from engine.plan.ledger import Ledger
-from engine.plan.pieces import GRAPHS, MODE, SPLITTING, looks_at_requests
+from engine.plan.pieces import CUSTOM_OPS, GRAPHS, MODE, SPLITTING, looks_at_requests
 from engine.plan_values import Decision, KernelChoice
 from platforms.contract import Verdict
 
@@ -106,16 +106,28 @@ def decide_graphs(
         return _settle_served(ledger, wanted, capture)
     around = surroundings(between, kernels, chooser)
     mode, why = effective(wanted.value, around)
-    if not around.pieces and ledger.user(SPLITTING) is not None:
-        why += f", given {ledger.asked(SPLITTING)}" if why else ""
     if mode == wanted.value:
         return ledger.settle(wanted)
+    if behind := [ledger.asked(key) for key in _behind(ledger, why, around.pieces)]:
+        why += f", given {' and '.join(behind)}"
     if ledger.user(GRAPHS) is not None:
         raise UserError(
             f"{ledger.asked(GRAPHS)} cannot be served: {why}. Use {BY_KEY[GRAPHS].flag}={mode}, or drop the flag "
             "to take what the kernels offer."
         )
     return ledger.settle(Decision(GRAPHS, mode, "derived", _less(wanted, why)))
+
+
+def _behind(ledger: Ledger, why: str, pieces: bool) -> Iterator[str]:
+    """Keys of a user's own wishes that the reason ``why`` follows from."""
+    if not pieces and ledger.user(SPLITTING) is not None:
+        yield SPLITTING
+    if ledger.user("kernels") == REFERENCE and f"({REFERENCE})" in why:
+        yield "kernels"
+    if any(f"{op} (" in why for op in ledger.user("kernel_pins") or ()):
+        yield "kernel_pins"
+    if any(word[0] == "-" and f"{word[1:]} (" in why for word in ledger.user(CUSTOM_OPS) or ()):
+        yield CUSTOM_OPS
 
 
 def foreseen(

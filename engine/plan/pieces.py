@@ -10,14 +10,14 @@ from engine.fusion import parse
 from engine.models.config import ModelConfig
 from engine.ops import Op
 from engine.plan.graph_modes import PARTS
-from engine.plan.kernels import Chooser
+from engine.plan.kernels import REFERENCE, Chooser
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision, KernelChoice
 from platforms.contract import DeviceProfile, FusionRule, Verdict
 
 MODE, GRAPHS, SPLITTING = "compilation.mode", "compilation.graph_mode", "compilation.splitting_ops"
 BACKEND, ENDPOINTS = "compilation.backend", "compilation.compile_ranges_endpoints"
-SIZES = "compilation.compile_sizes"
+SIZES, CUSTOM_OPS = "compilation.compile_sizes", "compilation.custom_ops"
 PIECE_KEYS = (BACKEND, SPLITTING, SIZES, ENDPOINTS, "compilation.debug_dump_path")
 GENERATOR, UNCOMPILED = "inductor", "eager"
 IDLE = "nothing is compiled"
@@ -31,7 +31,7 @@ def decide_custom_ops(ledger: Ledger, mode: str, model: ModelConfig, profile: De
     backend = _decide_backend(ledger, mode, profile)
     generated = mode != "NONE" and backend == GENERATOR
     why = "a code generator compiles the pieces" if generated else "no code generator compiles the pieces"
-    wish = ledger.wish("compilation.custom_ops", [])
+    wish = ledger.wish(CUSTOM_OPS, [])
     chosen = [name for word in wish.value for name in _canonical(word)]
     if not {"all", "none"} & set(chosen):
         chosen.insert(0, "none" if generated else "all")
@@ -66,8 +66,12 @@ def _canonical(word: str) -> list[str]:
     return [word[0] + name for name in names] or [word]
 
 
-def check_operations(ledger: Ledger, custom_ops: Sequence[str], ops: Mapping[str, Op]) -> None:
-    """A warning for names that no op has."""
+def check_operations(ledger: Ledger, custom_ops: Sequence[str], ops: Mapping[str, Op], pins: Mapping[str, str]) -> None:
+    """A warning for names that no op has. Raises ``UserError`` for an op that a user both holds to its reference and
+    pins to a row."""
+    for op, name in pins.items():
+        if name != REFERENCE and f"-{op}" in custom_ops and ledger.user(CUSTOM_OPS) is not None:
+            raise UserError(f"{ledger.asked(CUSTOM_OPS)} and --kernel {op}={name} contradict each other; drop one.")
     unknown = [name for name in custom_ops if name[1:] not in ops and name not in ("all", "none")]
     if unknown:
         have = ", ".join(sorted(ops))

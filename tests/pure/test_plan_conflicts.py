@@ -22,6 +22,10 @@ HOPPER = described("cuda", "sm_90")
     [
         ("-cc.graph_mode=PIECEWISE -cc.splitting_ops=moe", ["graph_mode=PIECEWISE", "splitting_ops=moe"]),
         ("-cc.graph_mode=FULL_AND_PIECEWISE -cc.splitting_ops=linear", ["graph_mode", "splitting_ops=linear"]),
+        ("--kernels=reference -cc.graph_mode=FULL", ["--kernels=reference", "graph_mode=FULL"]),
+        ("--kernel=attention=reference -cc.graph_mode=FULL", ["--kernel=attention=reference", "graph_mode=FULL"]),
+        ("-cc.custom_ops=-attention -cc.graph_mode=FULL", ["custom_ops=-attention", "graph_mode=FULL"]),
+        ("-cc.custom_ops=-rms_norm --kernel=rms_norm=triton", ["custom_ops=-rms_norm", "--kernel rms_norm=triton"]),
         ("-cc.mode=1 -cc.graph_mode=PIECEWISE", ["mode=STOCK_TORCH_COMPILE", "graph_mode=PIECEWISE"]),
         ("-cc.backend=bogus", ["backend=bogus", "inductor, eager"]),
         ("-cc.compile_sizes=9000", ["compile_sizes=9000", "max_num_batched_tokens"]),
