@@ -143,7 +143,7 @@ class Fuser:
             acting = any(one.matched.get(name) for one in ranges for name in held)
             if self.ledger.user(PREFIX + limit) is not None and not acting:
                 said = self.ledger.asked(PREFIX + limit)
-                self.ledger.warnings.append(f"{said} has no effect: {' and '.join(held)} act nowhere here.")
+                self.ledger.warnings.append(f"{said} is for rules that act nowhere here: {', '.join(held)}.")
 
     def _wish(self, name: str, variants: list[FusionRule]) -> Decision:
         key, ledger = PREFIX + name, self.ledger
