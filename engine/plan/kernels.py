@@ -136,7 +136,7 @@ def _choices(program: Program, chooser: Chooser) -> dict[str, KernelChoice]:
     alike: dict[tuple[Any, ...], list[Call]] = {}
     for call in program.calls:
         types = tuple([(value.dtype, value.shape) for value in _inputs(program, call)])
-        alike.setdefault((call.op, types, tuple(call.attributes.items())), []).append(call)
+        alike.setdefault((call.op, types, repr(call.attributes)), []).append(call)
     kinds: dict[str, tuple[Call, tuple[Spec, ...], int]] = {}
     for call, *others in alike.values():
         specs = input_specs(program, call)
