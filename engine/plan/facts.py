@@ -45,7 +45,7 @@ def model_facts(model: ModelConfig) -> dict[str, Any]:
         "head_dim": model.head_dim,
         "qk_norm": model.qk_norm,
         "quantized": scheme is not None,
-        "quantization": f"{scheme.storage.split('_')[0]} {scheme.activations}" if scheme else "none",
+        "quantization": f"{scheme.kind} {scheme.activations}" if scheme else "none",
         "weight_format": model.weight_format,
         "mla": model.mla is not None,
         "moe": model.moe is not None,
