@@ -103,9 +103,13 @@ def select(
     if colon:
         row = loaded(ByHand(request))
         if row.plugin is None:
-            raise PlatformError(f"--platform {request}: cannot be loaded: {row.error} ({_unknown(name, known)})")
+            hint = _by_product(target, known) + _unknown(name, known)
+            raise PlatformError(f"--platform {request}: {hint}; as module:attribute it cannot be loaded: {row.error}")
         return _present(row, request)
-    raise PlatformError(f"--platform {request}: {_unknown(name, known)}; or give auto, NAME:target, module:attribute")
+    hint = _by_product(name, known)
+    raise PlatformError(
+        f"--platform {request}: {hint}{_unknown(name, known)}; or give auto, NAME:target, module:attribute"
+    )
 
 
 def read_profile(path: str) -> DeviceProfile:
@@ -202,6 +206,23 @@ def _targets(row: Candidate) -> str:
 
 def _unknown(name: str, known: Sequence[Point]) -> str:
     return f"no platform {name!r} is installed; {_nearest(name, [point.name for point in known])}"
+
+
+def _by_product(word: str, known: Sequence[Point]) -> str:
+    """Where a device, not a platform, was named: the targets whose products or archs have the word."""
+    found = []
+    for row in map(loaded, known):
+        # A stranger's table may raise anything; it then has nothing to suggest.
+        try:
+            targets = dict(row.plugin.targets()) if row.plugin is not None else {}
+            found += [
+                f"{row.name}:{target}"
+                for target, profile in targets.items()
+                if word.lower() in (*profile.product.lower().split(), profile.arch, target)
+            ]
+        except Exception:
+            continue
+    return f"did you mean {' or '.join(found)}? " if 0 < len(found) <= 3 else ""
 
 
 def _nearest(word: str, names: Iterable[str]) -> str:

@@ -329,3 +329,12 @@ def test_H_PLT_09_damaged_metadata_of_a_stranger_s_package(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     assert {point.name for point in installed()} >= {"cpu", "cuda", "rocm"}
     assert str(tmp_path) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("h100", "cuda:sm_90"), ("gfx942", "rocm:gfx942"), ("MI300X", "rocm:gfx942"), ("amd:gfx942", "rocm:gfx942")],
+)
+def test_a_device_given_for_a_platform_is_found_by_its_product(word: str, meant: str) -> None:
+    with pytest.raises(PlatformError, match=f"--platform {word}: did you mean {meant}"):
+        select(word)
