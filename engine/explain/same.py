@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from engine.errors import UserError
@@ -52,16 +53,15 @@ def same(one: Plan, other: Plan) -> bool:
 
 
 def twins_of(plan: Plan, given: Mapping[str, Given], plan_of: Callable[[Mapping[str, Given]], Plan]) -> list[int]:
-    """The other levels that lead to this plan. ``given``: what it was made from; ``plan_of``: makes one of the same
-    device and model. A level at which a request of the user's cannot be served leads to none."""
-    found = []
-    for level in LEVELS:
-        if level.number == plan[LEVEL]:
-            continue
+    """The levels around the plan's own that lead to it too: as levels only add, those beyond one that differs do not.
+    ``given``: what it was made from; ``plan_of``: makes one of the same device and model. A level at which a request of
+    the user's cannot be served leads to none."""
+
+    def leads(number: int) -> bool:
         try:
-            other = plan_of({**given, LEVEL: Given(level.number, "command line")})
+            return same(plan, plan_of({**given, LEVEL: Given(number, "command line")}))
         except UserError:
-            continue
-        if same(plan, other):
-            found.append(level.number)
-    return found
+            return False
+
+    below, above = range(plan[LEVEL] - 1, -1, -1), range(plan[LEVEL] + 1, len(LEVELS))
+    return sorted(number for side in (below, above) for number in takewhile(leads, side))

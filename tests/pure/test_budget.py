@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-SECONDS, RUNS, ROUNDS = 0.5, 5, 3
+SECONDS, RUNS, ROUNDS = 0.5, 5, 6
 HEAVY = {"torch", "numpy", "rich", "gguf", "huggingface_hub", "pydantic", "transformers", "tokenizers", "yaml"}
 WORDS = [
     ["explain"],
