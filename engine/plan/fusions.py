@@ -11,6 +11,7 @@ from types import MappingProxyType
 from engine.errors import UserError
 from engine.fusion import RULES, UNAVAILABLE, Index, parse, rewrite
 from engine.levels import FUSIONS, LEVELS, USER_ONLY
+from engine.memory import ITEM
 from engine.ops import Spec
 from engine.plan.kernels import BROKEN, REFERENCE, Chooser, ask, describe, input_specs
 from engine.plan.ledger import Ledger
@@ -19,7 +20,7 @@ from engine.program import Call, Program
 from platforms.contract import FusionOffer, FusionRule, Verdict
 
 PREFIX = "compilation.pass_config."
-MIB, ITEM_BYTES = 1 << 20, {"float32": 4, "float16": 2, "bfloat16": 2}
+MIB = 1 << 20
 LIMITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "rope_kvcache_max_tokens": ("fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache", "fuse_rope_kvcache_cat_mla"),
@@ -135,7 +136,7 @@ class Fuser:
         if not limit.endswith("_mb"):
             return int(value)
         facts = self.chooser.facts
-        return int(value * MIB) // (facts["hidden_size"] * ITEM_BYTES[facts["dtype"]])
+        return int(value * MIB) // (facts["hidden_size"] * ITEM[facts["dtype"]])
 
     def _check_limits(self, ranges: list[TokenRange]) -> None:
         """A warning for a limit on rules that act nowhere."""
