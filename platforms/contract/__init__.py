@@ -1,7 +1,7 @@
 """Everything a platform plugin may import. Standard library only."""
 
 from platforms.contract.fusion import FusionOffer, FusionRule
-from platforms.contract.graphs import CapturedGraph, GraphBackend
+from platforms.contract.graphs import CapturedGraph, GraphBackend, Work
 from platforms.contract.kernel import Kernel
 from platforms.contract.plugin import API_VERSION, DeviceError, Fetch, PlatformPlugin, Runtime
 from platforms.contract.profile import DeviceProfile, Memory, Probe, Setting

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
+
+
+class Work(Protocol):
+    """Work on buffers that stay where they are, those of its results included. Calling it does it once: record what
+    that queues, or go through ``calls``, each ``values[outputs] = function(*values[inputs], **attributes)``."""
+
+    values: list[Any]
+    calls: list[Any]
+
+    def __call__(self) -> None: ...
 
 
 class CapturedGraph(Protocol):
@@ -12,7 +21,7 @@ class CapturedGraph(Protocol):
     nbytes: int
 
     def replay(self) -> None:
-        """Run the recorded work again on the runtime's stream. May not allocate."""
+        """Run the recorded work again on the runtime's stream. Needs no memory beyond ``nbytes``."""
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
@@ -26,5 +35,5 @@ class GraphBackend(Protocol):
     def new_pool(self) -> Any:
         """An opaque memory pool that captures may share."""
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        """Record ``fn``, warmed up on the same stream before. Raises ``DeviceError`` naming illegal work."""
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
+        """Record ``work``, warmed up on the same stream before. Raises ``DeviceError`` naming illegal work."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -40,10 +40,8 @@ class DeviceProfile:
     def to_json(self) -> dict[str, Any]:
         """Plain dict, keys and members sorted, equal profiles give equal text."""
         row = {name: getattr(self, name) for name in self.__slots__}
-        row["features"] = sorted(self.features)
-        for name in ("limits", "libraries", "evidence"):
-            row[name] = dict(sorted(row[name].items()))
-        return row
+        maps = {name: dict(sorted(row[name].items())) for name in ("limits", "libraries", "evidence")}
+        return {**row, **maps, "features": sorted(self.features)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> DeviceProfile:
@@ -52,11 +50,10 @@ class DeviceProfile:
         unknown, missing = set(row) - set(cls.__slots__), required - set(row)
         if unknown or missing:
             raise ValueError(f"device profile: unknown fields {sorted(unknown)}, missing fields {sorted(missing)}")
-        for name in ("platform", "arch", "family", "product", "origin"):
-            if not isinstance(row[name], str):
-                raise ValueError(f"device profile: {name} must be text, found {row[name]!r}")
-        if not isinstance(row["memory_bytes"], int):
-            raise ValueError(f"device profile: memory_bytes must be an integer, found {row['memory_bytes']!r}")
+        for name in sorted(required):
+            kind, words = (int, "an integer") if name == "memory_bytes" else (str, "text")
+            if not isinstance(row[name], kind):
+                raise ValueError(f"device profile: {name} must be {words}, found {row[name]!r}")
         if row["origin"] not in get_args(Origin):
             raise ValueError(f"device profile: origin must be one of {get_args(Origin)}, found {row['origin']!r}")
         for name, kind in (("limits", int), ("libraries", str), ("evidence", str)):
@@ -90,8 +87,8 @@ class Probe:
     problems: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        row = asdict(self) if not self.profiles else {"evidence": self.evidence, "problems": self.problems}
-        return {**row, "profiles": [profile.to_json() for profile in self.profiles]}
+        profiles = [profile.to_json() for profile in self.profiles]
+        return {"profiles": profiles, "evidence": self.evidence, "problems": self.problems}
 
 
 @dataclass(frozen=True, slots=True)

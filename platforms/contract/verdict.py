@@ -49,17 +49,15 @@ def family(*names: str) -> Predicate:
 
 def feature(name: str) -> Predicate:
     """The device has the feature, e.g. ``dtype.fp8_e4m3fn`` or ``graph.capture``."""
-    return lambda profile, facts: Verdict(
-        name in profile.features, f"{name} {'present' if name in profile.features else 'absent'}"
-    )
+    words = {True: f"{name} present", False: f"{name} absent"}
+    return lambda profile, facts: Verdict(name in profile.features, words[name in profile.features])
 
 
 def library(name: str, minimum: str = "") -> Predicate:
     """The library was found by the probe, at least at version ``minimum`` (dotted numbers compared in order)."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
-        found = profile.libraries.get(name)
-        if found is None:
+        if (found := profile.libraries.get(name)) is None:
             return Verdict(False, f"{name} not installed")
         if minimum and _numbers(found) < _numbers(minimum):
             return Verdict(False, f"{name} {found} < {minimum}")
@@ -72,8 +70,7 @@ def limit(name: str, minimum: int) -> Predicate:
     """A numeric limit of the device is at least ``minimum``; an unknown limit is a no."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
-        found = profile.limits.get(name)
-        if found is None:
+        if (found := profile.limits.get(name)) is None:
             return Verdict(False, f"{name} unknown")
         return Verdict(found >= minimum, f"{name} {found} {'>=' if found >= minimum else '<'} {minimum}")
 
@@ -96,13 +93,12 @@ def all_of(*predicates: Predicate) -> Predicate:
     """Every one says yes; the first no is the reason."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
-        verdicts = []
+        reasons: dict[str, None] = {}
         for predicate in predicates:
-            verdict = predicate(profile, facts)
-            if not verdict:
+            if not (verdict := predicate(profile, facts)):
                 return verdict
-            verdicts.append(verdict.reason)
-        return Verdict(True, "; ".join(dict.fromkeys(verdicts)) or "nothing required")
+            reasons[verdict.reason] = None
+        return Verdict(True, "; ".join(reasons) or "nothing required")
 
     return check
 
@@ -113,8 +109,7 @@ def any_of(*predicates: Predicate) -> Predicate:
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
         reasons = []
         for predicate in predicates:
-            verdict = predicate(profile, facts)
-            if verdict:
+            if verdict := predicate(profile, facts):
                 return verdict
             reasons.append(verdict.reason)
         return Verdict(False, " and ".join(reasons) or "no alternative given")

@@ -1,0 +1,1 @@
+"""Programs cut into pieces, and pieces made into fewer calls."""
