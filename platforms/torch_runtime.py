@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from platforms.accelerator import Found
-from platforms.contract import DeviceError, DeviceProfile, Fetch, Memory, Runtime
+from platforms.contract import DeviceError, DeviceProfile, Fetch, GraphBackend, Memory, Runtime, Verdict
+from platforms.torch_graphs import TorchGraphs
 
 
 def choose_memory(
@@ -63,6 +65,9 @@ class TorchRuntime(Runtime):
             ) from error
         self._integrated = bool(getattr(properties, "is_integrated", False))
         self._profile = finish(describe(properties))
+        self._graphs = self._find_graphs()
+        if isinstance(self._graphs, Verdict):
+            self._profile = replace(self._profile, features=self._profile.features - {"graph.capture"})
         self._open = True
 
     @property
@@ -88,8 +93,18 @@ class TorchRuntime(Runtime):
     def fetch(self, tensor: Any) -> Fetch:
         return PinnedFetch(self._torch, tensor)
 
+    def graphs(self) -> GraphBackend | Verdict:
+        return self._graphs
+
     def communicator(self) -> str:
         return self._communicator
+
+    def _find_graphs(self) -> GraphBackend | Verdict:
+        torch = self._torch
+        missing = [name for name in ("CUDAGraph", "MemPool", "graph") if not hasattr(torch.cuda, name)]
+        if missing:
+            return Verdict(False, f"torch {torch.__version__} lacks torch.cuda.{', torch.cuda.'.join(missing)}")
+        return TorchGraphs(torch, self._device, self._stream, self._integrated)
 
     def close(self) -> None:
         if self._open:

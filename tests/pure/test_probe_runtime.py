@@ -102,8 +102,19 @@ def test_an_opened_device_is_measured(fake, tmp_path):
     assert (profile.arch, profile.family, profile.origin) == ("sm_90", "hopper", "measured")
     assert profile.limits["shared_memory"] == 232448 and profile.evidence["arch"] == "CUDA runtime"
     assert (runtime.device, runtime.communicator()) == ("cuda:1", "nccl")
-    assert isinstance(runtime.graphs(), Verdict) and "no backend offered" in runtime.graphs().reason
+    assert isinstance(runtime.graphs(), Verdict) and "lacks torch.cuda.CUDAGraph" in runtime.graphs().reason
+    assert "graph.capture" not in profile.features
     assert torch.calls == ["set_device cuda:1"]
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_graphs_are_of_the_runtime_s_stream(fake, tmp_path, integrated):
+    torch = fake(build="cuda", major=9, minor=0, integrated=integrated)
+    torch.cuda.__dict__.update(CUDAGraph=object, MemPool=object, graph=object)
+    runtime = CudaPlugin(machine(tmp_path)).open(0)
+    backend = runtime.graphs()
+    assert backend is runtime.graphs() and "graph.capture" in runtime.profile.features
+    assert backend._stream is torch.cuda.Stream(0) and backend._shared_memory is integrated
 
 
 def test_the_other_vendor_s_words(fake, tmp_path):
