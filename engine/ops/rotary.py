@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
+from engine.ops.constant import constant
 from engine.ops.spec import Case, Spec, op
 
 _CASES = tuple(
@@ -34,9 +34,8 @@ def rotary_table(positions: Any, *, frequencies: tuple[float, ...], factor: floa
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * factor
 
 
-@cache
+@constant
 def _on(device: Any, frequencies: tuple[float, ...]) -> Any:
-    """Copied to the device once: a graph cannot hold a copy from the host."""
     import torch
 
     return torch.tensor(frequencies, device=device)
