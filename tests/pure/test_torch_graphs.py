@@ -77,6 +77,10 @@ class Graph:
             self.pool = None
         self.ended = False
 
+    def __del__(self):
+        if self.ended:
+            self.reset()
+
 
 class FakeTorch(SimpleNamespace):
     """``leaves_recording``, ``reset_releases``: how releases of torch differ after a capture that failed. ``upload``:
@@ -169,10 +173,10 @@ def test_a_capture_runs_on_the_runtime_s_stream_and_is_launched_once():
     torch = FakeTorch()
     backend = backend_of(torch)
     pool = backend.new_pool()
-    backend.capture(torch.work(), pool)
+    graph = backend.capture(torch.work(), pool)
     begin = "begin pool=1 mode=thread_local"
     measured = ["synchronize", "empty_cache"]
-    assert torch.said == ["pool 1", *measured, begin, "work", "end", "replay", *measured]
+    assert torch.said == ["pool 1", *measured, begin, "work", "end", "replay", *measured] and graph.nbytes == 0
     assert torch.current is None, "the caller's stream is current again"
 
 
@@ -284,7 +288,8 @@ def test_H_GRF_06_a_refused_capture_names_the_cause_and_leaves_the_pool_usable(l
     assert memory.use_count() == 2, "its own, and the first graph's"
     assert (pool.memory is memory) is not leaves_recording, "an allocator that records on refuses the pool"
     first.replay()
-    backend.capture(torch.work(MIB), pool).replay()
+    later = backend.capture(torch.work(MIB), pool)
+    later.replay()
     first.close()
     assert memory.use_count() == (2 if pool.memory is memory else 1)
 
@@ -365,6 +370,7 @@ def test_a_launch_that_fails_is_a_failed_capture():
     torch.fails_at_launch = True
     with pytest.raises(DeviceError, match="illegal memory access"):
         backend.capture(torch.work(), pool)
+    gc.collect()
     assert pool.memory.use_count() == 1
 
 
