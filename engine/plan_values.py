@@ -62,19 +62,35 @@ class FusionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceChoice:
+    """Pieces of a program that differ in names only. ``name``: first, middle, last or whole, numbered where there are
+    more; ``calls``: of one such piece; ``count``: how many there are; ``generator``: who makes their code, ``inductor``
+    or ``native``, where each call stays what it is."""
+
+    name: str
+    calls: int
+    count: int
+    generator: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRange:
-    """What steps of ``start`` to ``end`` tokens run. ``matched``: rule → places rewritten in ``program``."""
+    """What steps of ``start`` to ``end`` tokens run. ``matched``: rule → places rewritten in ``program``. ``pieces``:
+    in order of first appearance, none where the program is not cut."""
 
     start: int
     end: int
     program: Program
     matched: Mapping[str, int]
+    pieces: tuple[PieceChoice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Every decision about one model on one device at one level. Made by ``engine.plan.make_plan`` alone. ``kernels``:
-    of every program in ``ranges``, which together cover steps of 1 token to the largest."""
+    of every program in ``ranges``, which together cover steps of 1 token to the largest. ``between``: ops that stand
+    between pieces."""
 
     profile: DeviceProfile
     decisions: Mapping[str, Decision]
@@ -83,6 +99,7 @@ class Plan:
     ranges: tuple[TokenRange, ...]
     warnings: tuple[str, ...] = ()
     hash: str = field(default="")
+    between: tuple[str, ...] = ()
 
     def __getitem__(self, key: str) -> Any:
         """The value decided for a canonical key, e.g. ``plan["scheduler.max_num_seqs"]``."""
@@ -115,7 +132,15 @@ class Plan:
                 for row in self.kernels
             ],
             "fusions": [{name: getattr(row, name) for name in FusionReport.__slots__} for row in self.fusions],
-            "ranges": [[one.start, one.end] for one in self.ranges],
+            "ranges": [
+                {
+                    "start": one.start,
+                    "end": one.end,
+                    "pieces": [{name: getattr(row, name) for name in PieceChoice.__slots__} for row in one.pieces],
+                }
+                for one in self.ranges
+            ],
+            "between": list(self.between),
             "warnings": list(self.warnings),
             "hash": self.hash,
         }

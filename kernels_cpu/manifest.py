@@ -34,10 +34,10 @@ def _row(op: str, name: str, module: str, **more: object) -> Kernel:
 
 
 KERNELS: tuple[Kernel, ...] = (
-    _row("attention", "torch_grouped", "attention", accepts=_ALIKE, graph_safe=False),
+    _row("attention", "torch_grouped", "attention", accepts=_ALIKE),
     _row("linear", "torch_transposed", "linear", accepts=_ALIKE, pack="kernels_cpu.linear:pack"),
     _row("rms_norm", "torch_fused", "norm", accepts=_SINGLE),
-    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_MIXED, graph_safe=False),
+    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_MIXED),
     _row("silu_and_mul", "torch_inplace", "activation", accepts=_SINGLE),
 )
 

@@ -89,6 +89,8 @@ FIELDS: tuple[Field, ...] = (
     Field("compilation.compile_sizes", k.COMPILE_SIZES, COMPILE, "token counts compiled with fixed shapes; "
           "capture_sizes: those", unset="none"),
     Field("compilation.compile_ranges_endpoints", k.ENDPOINTS, COMPILE, "token counts at which compiled ranges end"),
+    Field("compilation.cache_dir", k.FOLDER, COMPILE, "keep compiled pieces here", ("--cache-dir",),
+          unset="below ENGINE_CACHE_ROOT"),
     Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
           unset="nothing is written", variable="DEBUG_DUMP_PATH"),
     Field("compilation.pass_config.rope_kvcache_max_tokens", k.SIZE, COMPILE, "largest step in which rotation and "
@@ -138,5 +140,8 @@ FIELDS: tuple[Field, ...] = (
 
 BY_KEY: dict[str, Field] = {field.key: field for field in FIELDS}
 
-OTHER_VARIABLES: dict[str, str] = {"CACHE_ROOT": "folder for models and for what is built"}
+OTHER_VARIABLES: dict[str, str] = {
+    "CACHE_ROOT": "folder for models and for what is built",
+    "FORCE_AOT_LOAD": "1: a compiled piece that is not in the cache ends the start, naming it",
+}
 """Variables, after the prefix, that are no field because code below the settings reads them."""

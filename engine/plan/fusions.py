@@ -13,6 +13,7 @@ from engine.fusion import RULES, UNAVAILABLE, Index, parse, rewrite
 from engine.levels import FUSIONS, LEVELS, USER_ONLY
 from engine.memory import ITEM
 from engine.ops import Spec
+from engine.plan.backend import WHOLE
 from engine.plan.kernels import BROKEN, REFERENCE, Chooser, ask, describe, input_specs
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision, FusionReport, TokenRange
@@ -58,8 +59,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class Fuser:
-    """``offers``: by rule name. ``extra``: rules that the platform brings. ``most``: tokens of the largest step.
-    ``several``: whether steps of different sizes may run different programs."""
+    """``offers``: by rule name. ``extra``: rules that the platform brings. ``most``: tokens of the largest step."""
 
     ledger: Ledger
     level: int
@@ -67,7 +67,6 @@ class Fuser:
     extra: tuple[FusionRule, ...]
     chooser: Chooser
     most: int
-    several: Verdict
 
     def fuse(self, program: Program, ends: Iterable[int]) -> tuple[tuple[TokenRange, ...], tuple[FusionReport, ...]]:
         """A program per range of tokens. Ranges end at ``ends``, where a rule that acts reaches its limit, and at the
@@ -106,6 +105,8 @@ class Fuser:
         if name not in self.offers:
             return _Rule(wish, Verdict(False, "not offered by the platform"), most, variants)
         offer, chooser = self.offers[name], self.chooser
+        if (mode := chooser.facts["mode"]) in WHOLE:
+            return _Rule(wish, Verdict(False, f"mode {mode}: {WHOLE[mode]}"), most, variants)
         verdict = ask(offer.when, chooser.profile, chooser.facts)
         if verdict:
             most, verdict = self._most(name, offer, verdict)
@@ -128,8 +129,6 @@ class Fuser:
             most = min(most, found)
         if most < 1:
             return most, Verdict(False, f"no step is small enough for it{why}")
-        if most < self.most and not self.several:
-            return most, Verdict(False, f"it acts on steps of at most {most} tokens{why}; {self.several.reason}")
         return most, verdict
 
     def _tokens(self, limit: str, value: float) -> int:

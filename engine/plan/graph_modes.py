@@ -69,6 +69,20 @@ def effective(mode: str, around: Surroundings) -> tuple[str, str]:
     return _MODES.get((decode, mixed), "NONE"), "; ".join(dict.fromkeys(reasons))
 
 
+def kinds(mode: str, size: int, requests: int, query: int = 1) -> tuple[str, ...]:
+    """Graphs that a mode wants of steps of ``size`` tokens, the better first. ``requests``: the most in one step."""
+    decode, mixed = PARTS[mode]
+    decodes = size % query == 0 and size // query <= requests
+    full = mixed == "FULL" or (decode == "FULL" and decodes)
+    return ("FULL",) * full + ("PIECEWISE",) * ("PIECEWISE" in (decode, mixed))
+
+
+def without(mode: str, kind: str) -> str:
+    """What is left of a graph mode without graphs of one kind: decode batches run what the others run."""
+    decode, mixed = (part if part != kind else "NONE" for part in PARTS[mode])
+    return _MODES[decode if decode != "NONE" else mixed, mixed]
+
+
 def without_pieces(mode: str) -> str:
     """What is left of a graph mode where nothing is cut into pieces."""
     return {"PIECEWISE": "NONE", "FULL_AND_PIECEWISE": "FULL_DECODE_ONLY"}.get(mode, mode)

@@ -10,24 +10,29 @@ from engine.fusion import RULES, all_ops
 from engine.levels import FUSIONS, LEVELS, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
-from engine.plan import modes, pieces, served, sizes
+from engine.plan import backend, captures, modes, pieces, sizes
 from engine.plan.facts import PARALLEL, check_stages, decide_storage, model_facts
 from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
 from engine.plan.kernels import Chooser, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
+from engine.plan.ranges import compiled_sizes, with_fixed, with_pieces
 from engine.plan.tables import Tables, told
 from engine.plan_values import Given, Plan, digest
-from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, PlatformPlugin
+from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, PlatformPlugin, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
     """What was learnt on the device. ``refused``: (op, row) → what went wrong at first touch. ``blocks``: KV blocks
-    that fit beside the weights, once that is known, and ``space``, the sum in words."""
+    that fit beside the weights, once that is known, and ``space``, the sum in words. ``graphs``: what the opened
+    runtime said where it captures none. ``uncaptured``: (``FULL`` or ``PIECEWISE``, tokens) → why such a graph could
+    not be captured at start."""
 
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     blocks: int = 0
     space: str = ""
+    graphs: Verdict | None = None
+    uncaptured: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
 def plan_for(
@@ -60,10 +65,11 @@ def make_plan(
     check_names(extra, config, [PREFIX + name for name in LIMITS])
 
     ledger.own("optimization_level", level.number, level.purpose)
-    compiler = tables.compiler if tables.compiler is not None else served.compiler(profile, facts)
-    wanted_graphs = modes.decide_mode(ledger, level, compiler)
+    able = tables.compiler
+    compilers = backend.Compilers(able, able) if able is not None else backend.Compilers.of(profile, facts)
+    wanted_graphs = modes.decide_mode(ledger, level, compilers)
     mode = ledger.decisions["compilation.mode"].value
-    base = pieces.decide_custom_ops(ledger, mode, model, profile)
+    base = backend.decide_custom_ops(ledger, mode, model, profile, compilers)
     dtype = sizes.decide_dtype(ledger, profile, model)
     storage = ledger.settle(decide_storage(profile, model, dtype)) or ""
     sizes.decide_cache(ledger, dtype)
@@ -101,8 +107,8 @@ def make_plan(
         ledger.decisions["kernels"].value == "reference",
     )
     chooser.check_pins()
-    pieces.check_operations(ledger, base, chooser.ops, chooser.pins)
-    capture = tables.graphs if tables.graphs is not None else served.graphs(profile, facts)
+    backend.check_operations(ledger, base, chooser.ops, chooser.pins)
+    capture = _captures(observations, tables, profile, facts)
     plain = choose_all(program, chooser)
     graph_mode = modes.foreseen(ledger, wanted_graphs, capture, plain, chooser)
     if graph_mode != facts["graph_mode"]:
@@ -111,21 +117,28 @@ def make_plan(
         plain = choose_all(program, chooser)
     chooser = replace(chooser, facts={**facts, "native_ops": frozenset(row.op for row in plain if row.target)})
     offers = {row.rule: row for row in tables.fusions if isinstance(row, FusionOffer)}
-    fuser = Fuser(ledger, level.number, offers, extra, chooser, most, served.several_programs(profile))
+    fuser = Fuser(ledger, level.number, offers, extra, chooser, most)
     ranges, fusions = fuser.fuse(program, pieces.user_ends(ledger, mode))
     for name in LIMITS:
         ledger.own(PREFIX + name, None, "the platform's own limit")
     kernels = choose_ranges([one.program for one in ranges], chooser)
     check_idle_pins(ledger, kernels, chooser)
     ends = [one.end for one in ranges]
-    between = pieces.decide_pieces(ledger, mode, compiler, ends, kernels, chooser, (*RULES, *extra))
+    between = pieces.decide_pieces(ledger, mode, compilers, ends, kernels, chooser, (*RULES, *extra))
     graphs = modes.decide_graphs(ledger, wanted_graphs, capture, between, kernels, chooser)
-    sizes.decide_captures(ledger, graphs)
+    captures.decide_captures(ledger, graphs, observations.uncaptured)
+    if mode == "PIECEWISE":
+        ranges = with_fixed(ranges, compiled_sizes(ledger))
+        ranges = with_pieces(ranges, between, ledger.decisions[backend.BACKEND].value, kernels, chooser.ops)
     if observations.blocks:
         sizes.decide_blocks(ledger, observations.blocks, observations.space)
     _warn(ledger, tables, chooser, facts)
-    plan = Plan(profile, ledger.decisions, kernels, fusions, ranges, tuple(ledger.warnings))
+    plan = Plan(profile, ledger.decisions, kernels, fusions, ranges, tuple(ledger.warnings), between=between)
     return replace(plan, hash=_fingerprint(plan, model))
+
+
+_NOT_RUN = frozenset({"optimization_level", pieces.CACHE, pieces.DUMP})
+"""Decisions that change nothing of what runs: who asked for it, and where files lie."""
 
 
 def _fingerprint(plan: Plan, model: ModelConfig) -> str:
@@ -134,12 +147,21 @@ def _fingerprint(plan: Plan, model: ModelConfig) -> str:
     body = {
         "device": {name: profile[name] for name in ("platform", "arch", "family", "features", "limits", "libraries")},
         "model": repr(model),
-        "settings": {key: row.value for key, row in sorted(plan.decisions.items()) if key != "optimization_level"},
+        "settings": {key: row.value for key, row in sorted(plan.decisions.items()) if key not in _NOT_RUN},
         "kernels": [(row.op, row.call, row.count, row.chosen, row.target) for row in plan.kernels],
         "fusions": {row.rule: row.ranges for row in plan.fusions if row.matched},
-        "ranges": [(one.start, one.end) for one in plan.ranges],
+        "ranges": [
+            (one.start, one.end, [(row.calls, row.count, row.generator) for row in one.pieces]) for one in plan.ranges
+        ],
+        "between": plan.between,
     }
     return digest(body)
+
+
+def _captures(observations: Observations, tables: Tables, profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Whether graphs can be captured: as the opened device says, the tables, the profile."""
+    said = (verdict for verdict in (observations.graphs, tables.graphs) if verdict is not None)
+    return next(said, backend.CAPTURES(profile, facts))
 
 
 def _level(config: Mapping[str, Given]) -> Level:
@@ -173,5 +195,6 @@ def _warn(ledger: Ledger, tables: Tables, chooser: Chooser, facts: Facts) -> Non
         )
     if facts["batch_invariant"]:
         ledger.warnings.append(
-            "batch_invariant keeps to kernels that declare it; plain torch, which computes the rest, promises nothing"
+            "batch_invariant keeps to kernels that declare it; plain torch and generated code, which compute the rest, "
+            "promise nothing"
         )

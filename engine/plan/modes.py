@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.levels import Level
+from engine.plan.backend import BACKEND, CUSTOM_OPS, GRAPHS, MODE, WHOLE, Compilers
 from engine.plan.graph_modes import PARTS, Support, Surroundings, effective, least, without_pieces
 from engine.plan.kernels import REFERENCE, Chooser
 from engine.plan.ledger import Ledger
-from engine.plan.pieces import CUSTOM_OPS, GRAPHS, MODE, SPLITTING, looks_at_requests
+from engine.plan.pieces import SPLITTING, looks_at_requests
 from engine.plan_values import Decision, KernelChoice
 from platforms.contract import Verdict
 
 
-def decide_mode(ledger: Ledger, level: Level, compiler: Verdict) -> Decision:
+def decide_mode(ledger: Ledger, level: Level, compilers: Compilers) -> Decision:
     """Settles eager and the compile mode; returns the graph mode asked for, before kernels are known. Where one rules
     the other out, the one of higher precedence stands. Raises ``UserError`` naming both flags where two explicit ones
     contradict each other, or one cannot be served."""
     ledger.own("enforce_eager")
     mode, graphs = _requested(ledger, level, ledger.decisions["enforce_eager"])
-    _settle_served(ledger, mode, compiler)
+    compiler = compilers.serve(mode.value, ledger.user(BACKEND))
+    if mode.value in WHOLE:
+        mode = replace(mode, reason=f"{mode.reason}: {WHOLE[mode.value]}")
+    ledger.settle(_served(ledger, mode, compiler))
     if ledger.decisions[MODE].value == "PIECEWISE" or "PIECEWISE" not in PARTS[graphs.value]:
         return graphs
     if ledger.user(GRAPHS) is not None:
@@ -73,17 +78,17 @@ def _beside_splitting(ledger: Ledger, graphs: Decision) -> Decision:
     return Decision(GRAPHS, rest, "derived", f"{graphs.value}, but no splitting op cuts pieces")
 
 
-def _settle_served(ledger: Ledger, wanted: Decision, backend: Verdict) -> str:
+def _served(ledger: Ledger, wanted: Decision, backend: Verdict) -> Decision:
     """The mode that a backend can serve: an explicit one or an exit, a default one or NONE with the reason."""
     key = wanted.key
     if wanted.value == "NONE" or backend:
-        return ledger.settle(wanted)
+        return wanted
     if ledger.user(key) is not None:
         raise UserError(
             f"{ledger.asked(key)} cannot be served: {backend.reason}. Use {BY_KEY[key].flag}=NONE, or drop "
             "the flag to take what the device offers."
         )
-    return ledger.settle(Decision(key, "NONE", "derived", _less(wanted, backend.reason)))
+    return Decision(key, "NONE", "derived", _less(wanted, backend.reason))
 
 
 def _less(wanted: Decision, why: str) -> str:
@@ -99,15 +104,15 @@ def decide_graphs(
     between: Collection[str],
     kernels: Sequence[KernelChoice],
     chooser: Chooser,
-) -> str:
-    """The graph mode that device and kernels can serve. ``between``: ops that stand between pieces. Raises
-    ``UserError`` where a user asked for more."""
+) -> Decision:
+    """The graph mode that device and kernels can serve, not settled yet. ``between``: ops that stand between pieces.
+    Raises ``UserError`` where a user asked for more."""
     if wanted.value == "NONE" or not capture:
-        return _settle_served(ledger, wanted, capture)
+        return _served(ledger, wanted, capture)
     around = surroundings(between, kernels, chooser)
     mode, why = effective(wanted.value, around)
     if mode == wanted.value:
-        return ledger.settle(wanted)
+        return wanted
     if behind := [ledger.asked(key) for key in _behind(ledger, why, around.pieces)]:
         why += f", given {' and '.join(behind)}"
     if ledger.user(GRAPHS) is not None:
@@ -115,7 +120,7 @@ def decide_graphs(
             f"{ledger.asked(GRAPHS)} cannot be served: {why}. Use {BY_KEY[GRAPHS].flag}={mode}, or drop the flag "
             "to take what the kernels offer."
         )
-    return ledger.settle(Decision(GRAPHS, mode, "derived", _less(wanted, why)))
+    return Decision(GRAPHS, mode, "derived", _less(wanted, why))
 
 
 def _behind(ledger: Ledger, why: str, pieces: bool) -> Iterator[str]:

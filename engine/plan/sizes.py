@@ -1,12 +1,10 @@
-"""Dtype, cache, scheduler limits and capture sizes."""
+"""Dtype, cache and scheduler limits."""
 
 from __future__ import annotations
 
 from engine.errors import UserError
 from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
-from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
-from engine.plan.graph_modes import PARTS
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
 from engine.program import Program
@@ -77,47 +75,6 @@ def decide_blocks(ledger: Ledger, blocks: int, space: str) -> None:
         ledger.warnings.append(
             f"{ledger.asked(key)}, but the KV cache holds {held} tokens: longer requests are refused. Raise "
             "--kv-cache-memory-bytes or --gpu-memory-utilization."
-        )
-
-
-def decide_captures(ledger: Ledger, graphs: str) -> None:
-    """The sizes are decided even where nothing is captured, so that the reason can be read."""
-    tokens, seqs = (ledger.decisions[f"scheduler.{name}"].value for name in ("max_num_batched_tokens", "max_num_seqs"))
-    sizes, maximum = ledger.user("compilation.capture_sizes"), ledger.user("compilation.max_capture_size")
-    idle = f"graph mode {graphs}: none is captured" if graphs == "NONE" else ""
-    cap = ledger.wish("compilation.capture_cap", DEFAULT_CAP).value
-    for key, size in [("compilation.max_capture_size", maximum), ("compilation.capture_sizes", max(sizes or [0]))]:
-        if size and size > tokens:
-            raise UserError(
-                f"{ledger.asked(key)} cannot be served: a step has at most {tokens} tokens "
-                "(max_num_batched_tokens). Lower it, or raise --max-num-batched-tokens."
-            )
-    if sizes and maximum and max(sizes) != maximum:
-        raise UserError(
-            f"{ledger.asked('compilation.capture_sizes')} and {ledger.asked('compilation.max_capture_size')} "
-            "contradict each other: the largest size must be the maximum."
-        )
-    if idle and (sizes or maximum):
-        ledger.warnings.append(f"capture sizes were given, but nothing is captured: {idle}.")
-    found = sorted(set(sizes)) if sizes else capture_sizes(seqs, tokens, maximum, cap)
-    keys = ("compilation.capture_sizes", "compilation.max_capture_size")
-    wishes = {key: ledger.wish(key) for key in keys if ledger.user(key) is not None}
-    values = ([] if idle and not wishes else found, max(found) if wishes or not idle else 0)
-    reasons = ("from max_capture_size" if maximum else "from max_num_seqs", "the largest capture size")
-    for key, value, reason in zip(keys, values, reasons, strict=True):
-        origin = wishes[key].origin if key in wishes else "derived"
-        ledger.settle(Decision(key, value, origin, idle or ("asked for" if key in wishes else reason)))
-    _check_padding(ledger, graphs, found)
-
-
-def _check_padding(ledger: Ledger, graphs: str, captured: list[int]) -> None:
-    """A warning for compiled sizes that steps never have, since they are padded to a captured one."""
-    padded = [size for size in ledger.user("compilation.compile_sizes") or () if isinstance(size, int)]
-    padded = [size for size in padded if size <= captured[-1] and size not in captured]
-    if padded and "NONE" not in PARTS[graphs]:
-        ledger.warnings.append(
-            f"{ledger.asked('compilation.compile_sizes')}: no step has {', '.join(map(str, padded))} tokens, as steps "
-            "are padded to the next of capture_sizes."
         )
 
 

@@ -18,14 +18,14 @@ from engine.plan.kernels import BROKEN
 from engine.plan.ledger import AUTO
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Setting, Verdict
 
-PLATFORM_ONLY = {"compilation.capture_cap": SIZE}
+PLATFORM_ONLY = {"compilation.capture_cap": SIZE, "compilation.capture_step": SIZE}
 """Settings that no user has a flag for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
     """``settings``: the plugin's own function. ``compiler`` and ``graphs``: whether pieces can be compiled and graphs
-    captured there; ``None``: as the profile and this version say."""
+    captured there; ``None``: as the profile says."""
 
     kernels: tuple[Kernel, ...] = ()
     fusions: tuple[FusionOffer | FusionRule, ...] = ()

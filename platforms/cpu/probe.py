@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from platforms.contract import DeviceProfile, Memory, Probe
 from platforms.cpu.cgroup import allowed_cpus, cpu_quota, memory_limit
@@ -13,6 +14,15 @@ from platforms.libraries import present
 from platforms.machine import Machine, printable
 
 COMPILERS = ("g++", "c++", "clang++")
+GENERATOR_COMPILER = "g++"
+GENERATED = "compile.inductor"
+REPLAYED: Mapping[str, str] = MappingProxyType(
+    {
+        "compile.native": "kernels and plain torch are called one after the other, without a code generator",
+        "graph.capture": "the bound calls of a step are kept and called again",
+    }
+)
+"""Features that every host has, and how."""
 LIBRARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {"torch": ("torch", ("torch",))}
 
 _FIRST_PROCESSORS = 1 << 14
@@ -31,7 +41,9 @@ def probe(machine: Machine) -> Probe:
     limits = {"threads": threads, "physical_cores": topology.cores or 1, "numa_nodes": len(topology.nodes) or 1}
     caches = cache_bytes(machine, min(cpus, default=0))
     compiler = next((path for name in COMPILERS if (path := machine.which(name))), "")
-    features = features_of(flags) | {"mem.shared_with_host"} | ({"tool.cxx"} if compiler else set())
+    generator, why_generator = find_generator(machine)
+    features = features_of(flags) | {"mem.shared_with_host", *REPLAYED} | ({"tool.cxx"} if compiler else set())
+    features |= {GENERATED} if generator else set()
     source = "flags of /proc/cpuinfo" if flags else "no flags in /proc/cpuinfo: only the baseline is assumed"
     says = {
         "product": "/proc/cpuinfo" if name else "device tree, or the name of the instruction set",
@@ -45,6 +57,8 @@ def probe(machine: Machine) -> Probe:
         "libraries": "installed distributions",
         "memory_bytes": memory.source,
         "tool.cxx": compiler or f"none of {', '.join(COMPILERS)} found",
+        **{f"features.{name}": why for name, why in REPLAYED.items()},
+        f"features.{GENERATED}": why_generator,
     }
     libraries = present(machine, LIBRARIES)
     profile = DeviceProfile(
@@ -55,8 +69,18 @@ def probe(machine: Machine) -> Probe:
         f"{threads} threads: {why_threads}",
         f"{memory.total >> 20} MiB of memory: {memory.source}",
         f"C++ compiler: {says['tool.cxx']}",
+        f"compiled pieces and graphs: {REPLAYED['graph.capture']}",
+        f"code generator {'of torch.compile' if generator else 'absent'}: {why_generator}",
     )
     return Probe((profile,), evidence)
+
+
+def find_generator(machine: Machine) -> tuple[bool, str]:
+    """Whether torch.compile can make code for a host, and why: it asks for the compiler in ``CXX``, else for g++."""
+    wanted = machine.environ.get("CXX", "").strip()
+    name = f"{wanted} (CXX)" if wanted else GENERATOR_COMPILER
+    path = machine.which(wanted or GENERATOR_COMPILER)
+    return (True, f"it compiles with {path}") if path else (False, f"it compiles with {name}, which is not found")
 
 
 def _processors(machine: Machine) -> tuple[str, frozenset[str]]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from platforms.contract import DeviceProfile
 from platforms.cpu.isa import arch_of, features_of
+from platforms.cpu.probe import GENERATED, REPLAYED
 
 LIBRARIES = {"torch": "2.13.0"}
 """Assumed installed on a described processor, as is a C++ compiler."""
@@ -46,7 +47,7 @@ def _target(
 ) -> DeviceProfile:
     given = frozenset(flags.split())
     limits = {"threads": threads, "physical_cores": cores, "numa_nodes": 1}
-    features = features_of(given) | {"mem.shared_with_host", "tool.cxx"}
+    features = features_of(given) | {"mem.shared_with_host", "tool.cxx", GENERATED, *REPLAYED}
     return DeviceProfile(
         platform="cpu",
         arch=arch_of(family, given),
@@ -65,6 +66,8 @@ def _target(
             **{f"features.{name}": f"{source}: instruction set extensions" for name in features},
             "features.mem.shared_with_host": "the host's own memory",
             "features.tool.cxx": "assumed installed: a C++ compiler",
+            **{f"features.{name}": why for name, why in REPLAYED.items()},
+            f"features.{GENERATED}": "torch.compile, with the C++ compiler that is assumed installed",
             "limits": source,
             **{f"limits.{name}": f"{source}: {what}" for name, what in _WHERE.items()},
             "limits.numa_nodes": "assumed: one socket as one node",
