@@ -8,9 +8,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,49 +16,13 @@ import pytest
 from engine.compile import store as module
 from engine.compile.store import Store
 from engine.errors import UserError
-from engine.weights.resolve import cache_root
-
-ROOT = Path(__file__).parents[2]
-DECLARED = {"torch": "2.13.0", "calls": [["add", ["float32", "float32"], {"eps": 1e-5}]], "range": [1, 2048]}
-PAYLOAD = os.urandom(5000)
+from tests.pure.store_toys import DECLARED, PAYLOAD, below, entry, once, warm
 
 
 @pytest.fixture
 def warnings(caplog):
     caplog.set_level(logging.DEBUG, "engine")
     return lambda: [row.getMessage() for row in caplog.records if row.levelno >= logging.WARNING]
-
-
-def entry(folder: Path) -> Path:
-    (found,) = folder.glob("*.piece")
-    return found
-
-
-def warm(folder: Path) -> Path:
-    Store(folder).write(DECLARED, PAYLOAD)
-    return entry(folder)
-
-
-def once(monkeypatch, name: str, code: int, when=lambda path, *_: True, times: int = 1) -> list[str]:
-    """``os.name`` fails at the first calls that ``when`` picks; returns the paths at which it did."""
-    real, failed = getattr(os, name), []
-
-    def patched(path, *rest, **named):
-        if len(failed) < times and when(path, *rest):
-            failed.append(str(path))
-            raise OSError(code, os.strerror(code), str(path))
-        return real(path, *rest, **named)
-
-    monkeypatch.setattr(os, name, patched)
-    return failed
-
-
-def below(folder: Path):
-    return lambda path, *_: str(path).startswith(str(folder))
-
-
-def creating(path, flags=0, *_):
-    return bool(flags & os.O_CREAT) and str(path).endswith(".draft")
 
 
 def test_what_is_written_is_read_by_the_next_start(tmp_path, warnings):
@@ -191,127 +152,6 @@ def test_an_entry_that_does_not_load_is_taken_back(tmp_path, warnings):
     assert own.read(DECLARED) == b"again"
 
 
-def test_what_another_user_may_have_put_there_is_not_read(tmp_path, warnings, monkeypatch):
-    file = warm(tmp_path)
-    tmp_path.chmod(0o777)
-    assert Store(tmp_path).read(DECLARED) == PAYLOAD
-    if os.geteuid() == 0:
-        os.chown(file, 4343, -1)
-    monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    assert Store(tmp_path).read(DECLARED) is None
-    (said,) = warnings()
-    assert str(file) in said and f"belongs to user {file.stat().st_uid}, in a folder that others" in said
-
-
-def test_a_folder_of_another_user_is_his_to_write(tmp_path, warnings, monkeypatch):
-    file = warm(tmp_path)
-    if os.geteuid() == 0:
-        os.chown(file, 4343, -1)
-        os.chown(tmp_path, 4343, -1)
-    tmp_path.chmod(0o755)
-    own = Store(tmp_path)
-    monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    assert own.read(DECLARED) is None and "belongs to user" in warnings()[0]
-
-
-def test_an_unreadable_entry_of_another_user_is_a_miss(tmp_path, warnings, monkeypatch):
-    """Permission bits stop no root, so the system's answer is made here."""
-    file = warm(tmp_path)
-    failed = once(monkeypatch, "open", errno.EACCES, lambda path, *_: path == file)
-    assert Store(tmp_path).read(DECLARED) is None and failed == [str(file)]
-    (said,) = warnings()
-    assert str(file) in said and "Permission denied" in said
-
-
-def in_the_way(tmp_path: Path) -> Path:
-    (tmp_path / "file").write_text("mine")
-    return tmp_path / "file"
-
-
-PLACES = {"is a file": in_the_way, "lies below a file": lambda tmp_path: in_the_way(tmp_path) / "engine" / "pieces"}
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_H_CCH_04_a_file_in_the_way_is_one_warning(tmp_path, warnings, place):
-    folder = PLACES[place](tmp_path)
-    own = Store(folder)
-    (said,) = warnings()
-    assert str(folder) in said and f"{tmp_path / 'file'} is not a folder" in said and str(own.scratch) in said
-    own.write(DECLARED, PAYLOAD)
-    assert own.read(DECLARED) == PAYLOAD and own.read({}) is None
-    assert own.scratch.is_dir() and stat.S_IMODE(own.scratch.stat().st_mode) == 0o700
-    assert (tmp_path / "file").read_text() == "mine" and len(warnings()) == 1
-    with pytest.raises(UserError, match=r"--cache-dir=.*cannot be used: .*file is not a folder.*Name a folder"):
-        Store(folder, explicit=True)
-
-
-def test_H_CCH_04_a_home_that_is_not_there(tmp_path, warnings, monkeypatch):
-    for name in ("ENGINE_CACHE_ROOT", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(in_the_way(tmp_path)))
-    own = Store(cache_root() / "pieces")
-    own.write(DECLARED, PAYLOAD)
-    assert own.read(DECLARED) == PAYLOAD and len(warnings()) == 1
-
-
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_H_CCH_04_a_read_only_folder_is_still_read(tmp_path, warnings, monkeypatch, code):
-    """Permission bits stop no root, so the system's answer is made here."""
-    file = warm(tmp_path)
-    monkeypatch.setattr(module, "_remove", lambda path: None)
-    once(monkeypatch, "open", code, lambda path, flags=0, *_: creating(path, flags) and below(tmp_path)(path), 99)
-    own = Store(tmp_path)
-    (said,) = warnings()
-    assert str(tmp_path) in said and os.strerror(code) in said
-    assert own.read(DECLARED) == PAYLOAD and own.scratch != tmp_path
-    own.discard(DECLARED, "made for another device")
-    assert own.read(DECLARED) is None and file.exists()
-    own.write(DECLARED, b"mine")
-    assert own.read(DECLARED) == b"mine" and len(warnings()) == 2
-    with pytest.raises(UserError, match=rf"--cache-dir=.*cannot be used: {os.strerror(code)}\. Name a folder"):
-        Store(tmp_path, explicit=True)
-
-
-def test_H_CCH_04_a_folder_that_cannot_be_made(tmp_path, warnings, monkeypatch):
-    once(monkeypatch, "mkdir", errno.EACCES, below(tmp_path), 99)
-    own = Store(tmp_path / "new")
-    own.write(DECLARED, PAYLOAD)
-    assert own.read(DECLARED) == PAYLOAD and len(warnings()) == 1 and "Permission denied" in warnings()[0]
-
-
-def test_H_CCH_04_the_private_folder_goes_with_the_process(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from engine.compile.store import Store\n"
-        f"own = Store(Path({str(in_the_way(tmp_path))!r})); own.write({{}}, b'x'); print(own.scratch)\n"
-        "assert own.read({}) == b'x'"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(str(tmp_path)) and not Path(done.stdout.strip()).exists()
-
-
-def test_H_CCH_04_no_room_at_all_is_said(tmp_path, monkeypatch):
-    def refuse(**_):
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
-
-    monkeypatch.setattr(module.tempfile, "mkdtemp", refuse)
-    with pytest.raises(UserError, match="--cache-dir or TMPDIR"):
-        Store(in_the_way(tmp_path))
-
-
-@pytest.mark.parametrize("failing", ["replace", "open"])
-def test_a_disk_that_fills_up_is_one_warning_and_no_draft(tmp_path, warnings, monkeypatch, failing):
-    own = Store(tmp_path)
-    once(monkeypatch, failing, errno.ENOSPC, below(tmp_path) if failing == "replace" else creating, 2)
-    own.write(DECLARED, PAYLOAD)
-    own.write({}, b"")
-    (said,) = warnings()
-    assert "No space left" in said and str(tmp_path) in said
-    assert not list(tmp_path.iterdir()) and own.read({}) is None
-    own.write({}, b"room again")
-    assert own.read({}) == b"room again"
-
-
 def test_H_CCH_05_a_copied_cache_hits(tmp_path, warnings):
     warm(tmp_path / "image" / "cache")
     shutil.copytree(tmp_path / "image" / "cache", tmp_path / "else where" / "home")
@@ -348,14 +188,6 @@ def test_H_CCH_06_the_first_open_fails(tmp_path, warnings, monkeypatch):
     assert own.read(DECLARED) == PAYLOAD and len(failed) == 1 and not warnings()
 
 
-def test_a_folder_removed_meanwhile_is_made_again(tmp_path, warnings):
-    own = Store(tmp_path / "cache")
-    shutil.rmtree(tmp_path / "cache")
-    assert own.read(DECLARED) is None
-    own.write(DECLARED, PAYLOAD)
-    assert own.read(DECLARED) == PAYLOAD and not warnings()
-
-
 def test_drafts_of_killed_processes_are_no_entries_and_are_swept(tmp_path, warnings):
     draft, young = (tmp_path / f".{name}-0123.draft" for name in (1, 2))
     for file in (draft, young):
@@ -363,16 +195,6 @@ def test_drafts_of_killed_processes_are_no_entries_and_are_swept(tmp_path, warni
     os.utime(draft, (time.time() - 2 * 3600,) * 2)
     assert Store(tmp_path).read(DECLARED) is None
     assert not draft.exists() and young.exists() and not warnings()
-
-
-def test_folders_and_entries_are_for_their_user_alone(tmp_path):
-    before = os.umask(0o022)
-    try:
-        file = warm(tmp_path / "one" / "two")
-    finally:
-        os.umask(before)
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "one", tmp_path / "one" / "two", file)]
-    assert modes == [0o700, 0o700, 0o600]
 
 
 def test_a_required_entry_that_is_missing_ends_the_start(tmp_path):
