@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.conformance.check import NotSupported, Wrong
 from engine.ops import OPS
 from engine.ops.compare import same_bits
+from engine.work import BoundCall, Work
 from platforms.contract import CapturedGraph, GraphBackend, Runtime, Verdict
 
 if TYPE_CHECKING:
@@ -33,7 +34,18 @@ class Piece:
 
     x: Any
     out: Any
-    run: Callable[[], None]
+    work: Work
+
+
+def work_of(calls: Sequence[BoundCall], given: Mapping[str, Any], results: Mapping[str, Any]) -> Work:
+    """``calls``, then a copy of each of ``results`` into its buffer. ``given``: tensors by name, where they stay."""
+    kept = {f"{name} kept": buffer for name, buffer in results.items()}
+    copies = [BoundCall("copy", "", copy, (f"{name} kept", name), (f"{name} kept",), {}, (0,)) for name in results]
+    return Work([*calls, *copies], {**given, **kept})
+
+
+def copy(buffer: Any, value: Any) -> Any:
+    return buffer.copy_(value)
 
 
 def piece_of(runtime: Runtime, seed: int, tokens: int = 4) -> Piece:
@@ -44,30 +56,30 @@ def piece_of(runtime: Runtime, seed: int, tokens: int = 4) -> Piece:
     weights = [torch.randn(shape, generator=rng).to(runtime.device) / 32 for shape in ((WIDTH,), (2 * WIDTH, WIDTH))]
     x, out = (runtime.zeros((tokens, WIDTH), torch.float32) for _ in range(2))
     x.copy_(torch.randn((tokens, WIDTH), generator=rng).to(runtime.device))
-
-    def run() -> None:
-        normed = OPS["rms_norm"].reference(x, weights[0], eps=1e-6)
-        inner = OPS["silu_and_mul"].reference(OPS["linear"].reference(normed, weights[1]))
-        out.copy_(OPS["add"].reference(x, inner))
-
-    return Piece(x, out, run)
+    calls = [
+        BoundCall("rms_norm", "", OPS["rms_norm"].reference, ("x", "scale"), ("normed",), {"eps": 1e-6}),
+        BoundCall("linear", "", OPS["linear"].reference, ("normed", "matrix"), ("wide",)),
+        BoundCall("silu_and_mul", "", OPS["silu_and_mul"].reference, ("wide",), ("inner",)),
+        BoundCall("add", "", OPS["add"].reference, ("x", "inner"), ("sum",)),
+    ]
+    return Piece(x, out, work_of(calls, {"x": x, "scale": weights[0], "matrix": weights[1]}, {"sum": out}))
 
 
 def eager(runtime: Runtime, piece: Piece) -> Any:
     """What the piece gives for what is in its buffer now."""
-    piece.run()
+    piece.work()
     runtime.synchronize()
     found = piece.out.clone()
     piece.out.zero_()
     return found
 
 
-def captured(runtime: Runtime, backend: GraphBackend, run: Callable[[], None], pool: Any) -> CapturedGraph:
-    """``run`` warmed up and recorded. Raises ``Wrong`` where the graph has no size."""
+def captured(runtime: Runtime, backend: GraphBackend, work: Work, pool: Any) -> CapturedGraph:
+    """``work`` warmed up and recorded. Raises ``Wrong`` where the graph has no size."""
     for _ in range(WARM_UPS):
-        run()
+        work()
     runtime.synchronize()
-    graph = backend.capture(run, pool)
+    graph = backend.capture(work, pool)
     if not isinstance(graph.nbytes, int) or graph.nbytes < 0:
         raise Wrong(f"nbytes of a graph is {graph.nbytes!r}, not a number of bytes")
     return graph

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from engine.conformance.capture import backend_of, captured, eager, piece_of, same
+from engine.conformance.capture import backend_of, captured, eager, piece_of, same, work_of
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.rows import bands_of, suiting
+from engine.work import BoundCall, Work
 from platforms.contract import DeviceError, Kernel, Runtime, Verdict
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
+    from engine.ops import Op
 
 REPLAYS = 50
 SLACK = 16 << 20
@@ -62,13 +64,14 @@ def _replay(subject: Subject) -> str:
     with torch.inference_mode(), runtime.compute():
         piece = piece_of(runtime, 1)
         expected = eager(runtime, piece)
-        graph = captured(runtime, backend, piece.run, backend.new_pool())
+        graph = captured(runtime, backend, piece.work, backend.new_pool())
         for at in range(3):
             piece.out.zero_()
             graph.replay()
             same(runtime, piece.out, expected, f"the {at + 1}. time")
+        nbytes = graph.nbytes
         graph.close()
-    return f"3 replays, {graph.nbytes} bytes"
+    return f"3 replays, {nbytes} bytes"
 
 
 def _new_contents(subject: Subject) -> str:
@@ -77,7 +80,7 @@ def _new_contents(subject: Subject) -> str:
     runtime, backend = backend_of(subject)
     with torch.inference_mode(), runtime.compute():
         piece = piece_of(runtime, 2)
-        graph = captured(runtime, backend, piece.run, backend.new_pool())
+        graph = captured(runtime, backend, piece.work, backend.new_pool())
         for at in range(3):
             piece.x.copy_(piece.x.roll(1, 0) * (at + 2))
             expected = eager(runtime, piece)
@@ -95,7 +98,7 @@ def _shared_pool(subject: Subject) -> str:
         pool = backend.new_pool()
         pieces = [piece_of(runtime, seed, tokens) for seed, tokens in ((3, 8), (4, 2))]
         expected = [eager(runtime, piece) for piece in pieces]
-        graphs = [captured(runtime, backend, piece.run, pool) for piece in pieces]
+        graphs = [captured(runtime, backend, piece.work, pool) for piece in pieces]
         for at in (0, 1, 1, 0):
             pieces[at].out.zero_()
             graphs[at].replay()
@@ -116,13 +119,15 @@ def _host_reads(subject: Subject) -> str:
     with torch.inference_mode(), runtime.compute():
         piece = piece_of(runtime, 5)
 
-        def reads() -> None:
-            piece.out.fill_(piece.x[0, 0].item())
+        def reads(out: Any, x: Any) -> Any:
+            return out.fill_(x[0, 0].item())
 
-        reads()
+        call = BoundCall("fill", "reads_on_the_host", reads, ("out", "x"), ("out",), {}, (0,))
+        work, pool = work_of([call], {"x": piece.x, "out": piece.out}, {}), backend.new_pool()
+        work()
         runtime.synchronize()
         try:
-            graph = backend.capture(reads, backend.new_pool())
+            graph = backend.capture(work, pool)
         except DeviceError as error:
             said_so = f"refused: {str(error).splitlines()[0] if str(error) else 'without a message'}"
         except Exception as error:
@@ -134,7 +139,7 @@ def _host_reads(subject: Subject) -> str:
             graph.close()
             said_so = "taken, and replayed with the value of the time"
         expected = eager(runtime, piece)
-        graph = captured(runtime, backend, piece.run, backend.new_pool())
+        graph = captured(runtime, backend, piece.work, pool)
         piece.out.zero_()
         graph.replay()
         same(runtime, piece.out, expected, "after a capture that reads on the host")
@@ -155,7 +160,7 @@ def _allocates_nothing(subject: Subject) -> str:
         raise NotSupported("the memory is shared with other programs, whose moves hide those of a replay")
     with torch.inference_mode(), runtime.compute():
         piece = piece_of(runtime, 6, tokens=1024)
-        graph = captured(runtime, backend, piece.run, backend.new_pool())
+        graph = captured(runtime, backend, piece.work, backend.new_pool())
         graph.replay()
         before = _available(runtime)
         for _ in range(REPLAYS):
@@ -174,7 +179,7 @@ def _close(subject: Subject) -> str:
     with torch.inference_mode(), runtime.compute():
         piece = piece_of(runtime, 7, tokens=8192)
         before, pool = _available(runtime), backend.new_pool()
-        graph = captured(runtime, backend, piece.run, pool)
+        graph = captured(runtime, backend, piece.work, pool)
         graph.replay()
         graph.close()
         graph.close()
@@ -201,27 +206,40 @@ def _row(subject: Subject, row: Kernel) -> str:
     given = [band.tensor for band in bands_of(op, row, call, runtime)]
     with torch.inference_mode(), runtime.compute():
         kept = [x.clone() for x in given]
-        results: tuple[Any, ...] = ()
-
-        def run() -> None:
-            nonlocal results
-            results = as_tuple(function(*given, **call.case.attributes))
 
         def refill(factor: float) -> None:
             for at, (x, old) in enumerate(zip(given, kept, strict=True)):
                 scaled = x.is_floating_point() and at not in op.weights and x.element_size() > 1
                 x.copy_(old * factor if scaled else old)
 
-        graph = captured(runtime, backend, run, backend.new_pool())
-        recorded = results
-        for factor in (1.0, 0.5):
+        def alone(factor: float) -> list[Any]:
             refill(factor)
-            run()
+            results = [x.clone() for x in as_tuple(function(*given, **call.case.attributes))]
             runtime.synchronize()
-            expected = [x.clone() for x in results]
+            return results
+
+        fresh = [torch.zeros_like(x) for x in alone(1.0)]
+        fresh = fresh[: len(fresh) - len(op.mutates)]
+        work = _work(op, row, function, call.case.attributes, given, fresh)
+        refill(1.0)
+        graph = captured(runtime, backend, work, backend.new_pool())
+        for factor in (1.0, 0.5):
+            expected = alone(factor)
             refill(factor)
+            for x in fresh:
+                x.zero_()
             graph.replay()
-            for found, wanted in zip(recorded, expected, strict=True):
+            for found, wanted in zip([*fresh, *(given[at] for at in op.mutates)], expected, strict=True):
                 same(runtime, found, wanted, f"on {call}")
         graph.close()
     return f"2 contents of {call}"
+
+
+def _work(
+    op: Op, row: Kernel, function: Callable[..., Any], attributes: Mapping[str, Any], given: list[Any], fresh: list[Any]
+) -> Work:
+    """One call of the row on ``given``; results that are no input of it go to ``fresh``."""
+    inputs, results = ({f"{kind} {at}": x for at, x in enumerate(xs)} for kind, xs in (("input", given), ("of", fresh)))
+    written = [f"input {at}" for at in op.mutates]
+    call = BoundCall(op.name, row.name, function, tuple(inputs), (*results, *written), attributes, op.mutates)
+    return work_of([call], inputs, results)

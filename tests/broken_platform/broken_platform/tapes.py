@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from toy_platform.graphs import Tape, Tapes, _Recorder
 
-from platforms.contract import CapturedGraph
+from platforms.contract import CapturedGraph, Work
 
 
 class Idle(Tapes):
     """A replay does nothing."""
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        graph = super().capture(fn, pool)
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
+        graph = super().capture(work, pool)
         graph.replay = lambda: None  # type: ignore[method-assign]
         return graph
 
@@ -22,8 +21,8 @@ class Idle(Tapes):
 class Frozen(Tapes):
     """A replay gives what the capture gave."""
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        graph: Any = super().capture(fn, pool)
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
+        graph: Any = super().capture(work, pool)
         written = [step._call[1][0] for step in graph._steps if step._mutates]
         then = [x.clone() for x in written]
 
@@ -38,10 +37,10 @@ class Frozen(Tapes):
 class Believing(Tapes):
     """A value that the host read is taken for a constant."""
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
         recorder = _Tolerant()
         with recorder:
-            fn()
+            work()
         return Tape(recorder.steps)
 
 
@@ -55,8 +54,8 @@ class _Tolerant(_Recorder):
 class Hoarding(Tapes):
     """Every replay keeps something."""
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        graph: Any = super().capture(fn, pool)
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
+        graph: Any = super().capture(work, pool)
         kept: list[Any] = []
         replay = graph.replay
 
@@ -73,8 +72,8 @@ class Keeping(Tapes):
 
     kept: list[Any] = []  # noqa: RUF012
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        graph: Any = super().capture(fn, pool)
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
+        graph: Any = super().capture(work, pool)
         self.kept.append(list(graph._steps))
         return graph
 
@@ -85,8 +84,8 @@ class Shared(Tapes):
     def new_pool(self) -> Any:
         return []
 
-    def capture(self, fn: Callable[[], Any], pool: Any) -> CapturedGraph:
-        graph: Any = super().capture(fn, pool)
+    def capture(self, work: Work, pool: Any) -> CapturedGraph:
+        graph: Any = super().capture(work, pool)
         pool.append(graph)
         close = graph.close
 

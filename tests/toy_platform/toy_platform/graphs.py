@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from platforms.contract import CapturedGraph, DeviceError
+from platforms.contract import CapturedGraph, DeviceError, Work
 
 _LOOKS = ("tolist", "item", "numpy", "cpu", "data_ptr", "__bool__", "__int__", "__float__", "__index__", "__array__")
 """Methods of a tensor by which the host looks at its values or at where they lie."""
@@ -27,11 +27,11 @@ class Tapes:
         """A tape keeps its own tensors; there is nothing to share."""
         return object()
 
-    def capture(self, fn: Callable[[], Any], pool: object) -> CapturedGraph:
-        """Runs ``fn`` once. Raises ``DeviceError`` naming what cannot be replayed."""
+    def capture(self, work: Work, pool: object) -> CapturedGraph:
+        """Does ``work`` once. Raises ``DeviceError`` naming what cannot be replayed."""
         recorder = _Recorder()
         with _Refuser(), recorder:
-            fn()
+            work()
         return Tape(recorder.steps)
 
 
