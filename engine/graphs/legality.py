@@ -16,7 +16,7 @@ ONLY_A_DEVICE: tuple[tuple[str, str], ...] = (
     ("a native row that allocates outside the pool, or loads code when it is first called", "rows are not called"),
     ("a collective over a link or library that cannot be recorded", "collectives are not called"),
     ("work queued on another stream, or from another thread", "fake tensors have no streams"),
-    ("an operator of torch that waits inside its own kernel, as checks of linear algebra do", "only shapes are computed"),
+    ("an operator of torch that waits inside its kernel, as linear algebra does", "only shapes are computed"),
     ("a library that chooses an algorithm or makes a workspace while being recorded", "no library is called"),
     ("memory that is given back and is still in a graph", "fake tensors have no memory"),
     ("more memory than there is", "fake tensors have no memory"),
@@ -91,7 +91,8 @@ class _Call:
     def _copied(self) -> tuple[Any, ...]:
         buffer, value = self.inputs
         if problem := misfit((value,), specs_of((buffer,))):
-            raise Refused(problem.replace("returns", "is given").replace("the reference", "its buffer is"), "make both agree")
+            words = problem.replace("returns", "is given").replace("the reference", "its buffer is")
+            raise Refused(words, "make both agree")
         return (buffer,)
 
     def _expected(self) -> tuple[Spec, ...]:

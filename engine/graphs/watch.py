@@ -10,9 +10,8 @@ from typing import Any
 
 from engine.ops.constant import making
 
-READS = frozenset(
-    "item tolist numpy __array__ __dlpack__ __bool__ __int__ __float__ __index__ __complex__ __repr__ __format__".split()
-)
+READS = frozenset(("item", "tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
+NUMBERS = frozenset(("__bool__", "__int__", "__float__", "__complex__", "__index__"))
 ADDRESSES = frozenset(("data_ptr", "untyped_storage", "storage", "_typed_storage", "const_data_ptr"))
 MOVES = frozenset(("cpu", "pin_memory", "share_memory_"))
 WAITS = "synchronize"
@@ -49,6 +48,7 @@ def watch(run: Callable[[], tuple[Any, ...]], inputs: Mapping[str, tuple[Any, bo
 
 
 _GIVE = "give it to the call as an input"
+_ONE = "put them on one device before a step"
 _HOST = "keep the decision on the device: where, masked_fill, index_select, or a size known beforehand"
 
 
@@ -92,7 +92,7 @@ class _Seen:
         shared = [(name, span, may) for name, span, may in self._spans if span[0] == storage]
         if not shared or any(may and span[1] <= start and end <= span[2] for _, span, may in shared):
             return
-        if hit := [name for name, span, _ in shared if span[1] < end and start < span[2]]:
+        if hit := [name for name, span, may in shared if not may and span[1] < end and start < span[2]]:
             found = f"{self.named(func)} writes {' and '.join(hit)}, which the op's mutates does not list"
             raise self.refuse(found, "write a clone, or list it")
         raise self.refuse(f"{self.named(func)} writes beside {shared[0][0]}", "write inside it")
@@ -120,7 +120,7 @@ def _modes() -> tuple[Any, Any]:
             hook = sys.getprofile()
             sys.setprofile(None)
             try:
-                if name in READS:
+                if name in READS or name in NUMBERS:
                     raise seen.refuse(f"torch.Tensor.{name} reads values on the host", _HOST)
                 if name in ADDRESSES:
                     raise seen.refuse(f"torch.Tensor.{name} asks where a tensor lies", "leave addresses to kernels")
@@ -176,7 +176,7 @@ def _modes() -> tuple[Any, Any]:
                     raise seen.refuse(f"{seen.named(func)} takes {kind}{list(x.shape)}, which is no input", _GIVE)
             wide = {x.device for x in tensors if x.dim() or name == "copy_"}
             if len(wide) > 1:
-                raise seen.refuse(f"{seen.named(func)} takes tensors on {_joined(wide)}", "put them on one device before a step")
+                raise seen.refuse(f"{seen.named(func)} takes tensors on {_joined(wide)}", _ONE)
             if name in MASKED and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
                 raise seen.refuse(f"{seen.named(func)} writes where a mask says, which counts it on the host", _HOST)
 
@@ -204,9 +204,11 @@ def _profiled(seen: _Seen) -> Iterator[None]:
     before = sys.getprofile()
 
     def look(frame: Any, event: str, value: Any) -> None:
-        if event == "call" and frame.f_code.co_name == WAITS or event == "c_call" and value.__name__ == WAITS:
-            owner = frame.f_globals.get("__name__", "") if event == "call" else getattr(value, "__module__", "")
-            seen.refuse(f"{owner or 'torch'}.{WAITS} waits for the device", "leave waiting to the engine")
+        found = {"call": (frame.f_code.co_name, frame.f_globals.get("__name__"))}.get(event)
+        if event == "c_call":
+            found = value.__name__, value.__module__
+        if found and found[0] == WAITS:
+            seen.refuse(f"{found[1] or 'torch'}.{WAITS} waits for the device", "leave waiting to the engine")
 
     sys.setprofile(look)
     try:
