@@ -75,7 +75,6 @@ class TorchGraphs:
         segments = sum(segment["total_size"] for segment in memory.snapshot())
         if self._shared_memory:
             return segments, 0
-        cuda.empty_cache()
         free, total = cuda.mem_get_info(self._device)
         return segments, total - free - cuda.memory_reserved(self._device)
 

@@ -61,3 +61,22 @@ def check_tokens(selection: Selection, folder, host: str) -> None:
         with LLM(str(folder), platform=platform, dtype="float32", max_model_len=256) as llm:
             found.append([list(r.outputs[0].token_ids) for r in llm.generate(prompts, params, use_tqdm=False)])
     assert found[0] == found[1]
+
+
+def check_levels(selection: Selection, folder) -> None:
+    """A tiny model in float32 says the same at every level: eager, with graphs of pieces, with graphs of whole steps;
+    alone and with others beside it."""
+    config = hf_config("llama")
+    write_hf(folder, config, random_weights(config, seed=6))
+    write_word_tokenizer(folder, config["vocab_size"])
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    prompts = [list(range(3, 3 + n)) for n in (1, 5, 40, 2, 17)]
+    found = []
+    for level in (0, 1, 2):
+        settings = {"platform": selection.plugin.name, "dtype": "float32", "max_model_len": 256}
+        with LLM(str(folder), optimization_level=level, **settings) as llm:
+            for group in (prompts, prompts[:1], prompts[1:4]):
+                answers = llm.generate(group, params, use_tqdm=False)
+                found.append((level, [list(answer.outputs[0].token_ids) for answer in answers]))
+    alone = {level: [tokens for at, tokens in found if at == level] for level in (0, 1, 2)}
+    assert alone[0] == alone[1] == alone[2]

@@ -15,6 +15,10 @@ def test_tokens(selection, tmp_path):
     checks.check_tokens(selection, tmp_path, "cpu")
 
 
+def test_levels(selection, tmp_path):
+    checks.check_levels(selection, tmp_path)
+
+
 def test_H_PLT_07_importing_and_detecting_leaves_the_device_to_a_forked_child():
     import os
     import subprocess

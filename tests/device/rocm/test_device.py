@@ -13,3 +13,7 @@ def test_references(selection):
 
 def test_tokens(selection, tmp_path):
     checks.check_tokens(selection, tmp_path, "cpu")
+
+
+def test_levels(selection, tmp_path):
+    checks.check_levels(selection, tmp_path)
