@@ -27,8 +27,9 @@ ONLY_A_DEVICE: tuple[tuple[str, str], ...] = (
 def illegal(work: Work, ops: Mapping[str, Op], values: Mapping[str, Value] | None = None) -> str:
     """Why ``work`` cannot be captured, naming op, row, cause and remedy, or nothing. No buffer is touched.
 
-    ``values``: types by name, as in a program; the results of a native row have these, since its packed weights hide
-    from the op's shapes what they were. A function with an attribute ``fake`` gives its results for fake inputs.
+    ``values``: types of the program's values by name. Results of native rows and compiled calls have these, since
+    packed weights hide from an op's shapes what they were, and compiled calls are no ops. A function may tell instead,
+    by an attribute ``fake``: fake inputs → fake results.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -71,12 +72,10 @@ class _Call:
     def results(self, fakes: Any) -> tuple[Any, ...]:
         with fakes:
             if hasattr(self.placed.function, "fake"):
-                return as_tuple(self.placed.function.fake(*self.inputs))
+                return self._told()
             if self.call.op == "copy":
                 return self._copied()
-            if self.op is None:
-                raise Refused("is no op, and its function has no 'fake'", "make the call with what the engine knows")
-            if self.call.row or self.op.collective:
+            if self.op is None or self.call.row or self.op.collective:
                 return self._stand_ins()
             found = self._run()
         if problem := misfit(found, self._expected()):
@@ -88,6 +87,13 @@ class _Call:
             raise Refused("is declared to read values on the host", "capture a row that does not")
         return found
 
+    def _told(self) -> tuple[Any, ...]:
+        function: Any = self.placed.function
+        found = as_tuple(function.fake(*self.inputs))
+        if len(found) != len(self.call.outputs):
+            raise Refused(f"tells of {len(found)} results, and has {len(self.call.outputs)}", "make both agree")
+        return found
+
     def _copied(self) -> tuple[Any, ...]:
         buffer, value = self.inputs
         if problem := misfit((value,), specs_of((buffer,))):
@@ -96,10 +102,12 @@ class _Call:
         return (buffer,)
 
     def _expected(self) -> tuple[Spec, ...]:
-        assert self.op is not None
+        if self.op is None:
+            raise Refused("is no op, and its results have no types", "name its results as the program does")
         return self.op.shapes(specs_of(self.inputs), self.call.attributes)
 
     def _stand_ins(self) -> tuple[Any, ...]:
+        """Results as the program types them, else as the op does."""
         import torch
 
         written = [self.inputs[at] for at in self.call.mutates]
@@ -108,7 +116,11 @@ class _Call:
         if None in specs:
             specs = list(self._expected()[: len(names)])
         device = self.inputs[0].device
-        made = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs if spec]
+        made = [
+            torch.empty([int(dim) for dim in spec.shape], dtype=getattr(torch, spec.dtype), device=device)
+            for spec in specs
+            if spec
+        ]
         return (*made, *written)
 
     def _typed(self, name: str) -> Spec | None:

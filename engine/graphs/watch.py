@@ -133,7 +133,7 @@ def _modes() -> tuple[Any, Any]:
 
     class Operators(TorchDispatchMode):
         def __init__(self, seen: _Seen) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self.seen = seen
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

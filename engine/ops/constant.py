@@ -29,4 +29,6 @@ def constant(make: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             making.reset(token)
 
+    # torch.compile calls what bears this mark while it traces, and keeps the result.
+    get._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return get
