@@ -132,18 +132,20 @@ class _Call:
         return Spec(self.values[name].dtype, known) if len(known) == len(shape) else None
 
     def _run(self) -> tuple[Any, ...]:
-        owned = {self._name(at): (tensor, at in self.call.mutates) for at, tensor in enumerate(self.inputs)}
+        names = [self._name(at) for at in range(len(self.inputs))]
+        owned = {
+            name: (x, at in self.call.mutates) for at, (name, x) in enumerate(zip(names, self.inputs, strict=True))
+        }
         before = [_layout(tensor) for tensor in self.inputs]
         function: Callable[..., Any] = self.placed.function
         found = watch(lambda: as_tuple(function(*self.inputs, **self.call.attributes)), owned)
-        for at, (old, tensor) in enumerate(zip(before, self.inputs, strict=True)):
+        for name, old, tensor in zip(names, before, self.inputs, strict=True):
             if old != _layout(tensor):
-                raise Refused(f"resizes {self._name(at)} or gives it other memory", "write it as it lies")
+                raise Refused(f"resizes {name} or gives it other memory", "write it as it lies")
         return found
 
     def _name(self, at: int) -> str:
-        assert self.op is not None
-        return self.op.tensors[at] if at < len(self.op.tensors) else self.call.inputs[at]
+        return self.op.tensors[at] if self.op else self.call.inputs[at]
 
 
 def _layout(tensor: Any) -> tuple[Any, ...]:

@@ -65,11 +65,13 @@ def reach(tensor: Any) -> tuple[int, int, int]:
 
 
 class _Seen:
-    """``function``: the function of torch that is being called; ``first``: the first refusal."""
+    """``function``: the function of torch that is being called; ``first``: the first refusal; ``look``: what python
+    calls at each call of a function."""
 
     def __init__(self, inputs: Mapping[str, tuple[Any, bool]]) -> None:
         self.function: Any = None
         self.first: Refused | None = None
+        self.look: Any = None
         self._spans = [(name, reach(tensor), may) for name, (tensor, may) in inputs.items()]
 
     def refuse(self, found: str, remedy: str) -> Refused:
@@ -99,6 +101,14 @@ class _Seen:
 
 
 @cache
+def _made_of_others(func: Any) -> bool:
+    """In inference mode torch hands such an operator over whole."""
+    import torch
+
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+@cache
 def _modes() -> tuple[Any, Any]:
     import torch
     from torch._subclasses import fake_tensor
@@ -117,8 +127,8 @@ def _modes() -> tuple[Any, Any]:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, seen = getattr(func, "__name__", ""), self.seen
             outer, seen.function = seen.function, func
-            hook = sys.getprofile()
-            sys.setprofile(None)
+            if seen.look:
+                sys.setprofile(None)
             try:
                 if name in READS or name in NUMBERS:
                     raise seen.refuse(f"torch.Tensor.{name} reads values on the host", _HOST)
@@ -128,7 +138,8 @@ def _modes() -> tuple[Any, Any]:
                     raise seen.refuse(f"torch.Tensor.{name} copies to the host", "copy before or after a step")
                 return func(*args, **(kwargs or {}))
             finally:
-                sys.setprofile(hook)
+                if seen.look:
+                    sys.setprofile(seen.look)
                 seen.function = outer
 
     class Operators(TorchDispatchMode):
@@ -143,10 +154,9 @@ def _modes() -> tuple[Any, Any]:
             with torch._C.DisableTorchFunction():
                 tensors = [x for x in arg_tree_leaves(*args, **kwargs) if isinstance(x, torch.Tensor)]
                 self._before(func, args, kwargs, tensors)
-                with self:
-                    found = func.decompose(*args, **kwargs)
-                if found is not NotImplemented:
-                    return found
+                if _made_of_others(func):
+                    with self:
+                        return func.decompose(*args, **kwargs)
                 self._alone(func, args, kwargs)
                 try:
                     found = func(*args, **kwargs)
@@ -201,7 +211,10 @@ def _modes() -> tuple[Any, Any]:
 @contextmanager
 def _profiled(seen: _Seen) -> Iterator[None]:
     """Sees functions that wait for a device, which torch lets nobody override. Asleep inside functions of torch."""
-    before = sys.getprofile()
+    if sys.getprofile():
+        # Python has one such hook, and a profiler's own cannot be put back.
+        yield
+        return
 
     def look(frame: Any, event: str, value: Any) -> None:
         found = {"call": (frame.f_code.co_name, frame.f_globals.get("__name__"))}.get(event)
@@ -210,8 +223,9 @@ def _profiled(seen: _Seen) -> Iterator[None]:
         if found and found[0] == WAITS:
             seen.refuse(f"{found[1] or 'torch'}.{WAITS} waits for the device", "leave waiting to the engine")
 
+    seen.look = look
     sys.setprofile(look)
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)

@@ -1,5 +1,7 @@
 """What a graph cannot hold is refused before a device sees it, with the op's name; its legal neighbours pass."""
 
+import cProfile
+
 import numpy as np
 import pytest
 import torch
@@ -250,6 +252,17 @@ def test_legal_neighbours_pass(name, inference):
     function, mutates = LEGAL[name]
     with torch.inference_mode(inference):
         assert tried(function, torch.ones(3, 4), torch.ones(3, 4), mutates=mutates) == ""
+
+
+def test_a_profiler_that_is_running_is_left_alone():
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        found = [tried(lambda x, y: x + y), tried(lambda x, y: x * y.sum().item())]
+    finally:
+        profile.disable()
+    assert found[0] == "" and READS in found[1]
+    assert profile.getstats()
 
 
 def test_constants_are_kept_only_as_real_tensors():

@@ -172,7 +172,7 @@ def test_a_decoder_layer_is_told_quickly():
         start = time.thread_time()
         assert illegal(work, OPS) == ""
         spent.append(time.thread_time() - start)
-    assert min(spent) < 0.1, spent
+    assert min(spent) < 0.4, spent
 
 
 def taken(row):
