@@ -37,7 +37,6 @@ class Store:
     def __init__(self, folder: Path, *, explicit: bool = False, required: bool = False) -> None:
         self.folder = folder.absolute()
         self._required = required
-        self._scratch = self.folder
         self._folders = [self.folder]
         self._published: set[Path] = set()
         self._refused: dict[Path, str] = {}
@@ -52,18 +51,19 @@ class Store:
                     "the flag for the default one."
                 ) from error
             self._scratch = _private()
-            self._folders = [self._scratch, *(self._folders if _searchable(self.folder) else ())]
+            self._folders = [self._scratch, *(self._folders if os.path.isdir(f"{self.folder}/.") else ())]
             logger.warning(
                 "compiled pieces cannot be kept in %s (%s): those of this start go to %s and are gone when it ends",
                 self.folder, why, self._scratch,
             )  # fmt: skip
         else:
             _sweep(self.folder)
+            self._scratch = _own(self.folder) if _shared(self.folder) else self.folder
 
     @property
     def scratch(self) -> Path:
-        """A folder that is writable, for the caches that code generators keep of their own: the store's, else the
-        private one."""
+        """A folder that this user alone writes to, for the caches that code generators keep of their own: the store's,
+        one inside where others write to it too, else the private one."""
         return self._scratch
 
     def read(self, declared: Mapping[str, Any]) -> bytes | None:
@@ -89,12 +89,12 @@ class Store:
         warning for the store's life. Raises ``TypeError`` for inputs that are no plain values."""
         text = _canonical(declared)
         header = {"format": FORMAT, "size": len(payload), "sha256": _hash(payload), "declared": json.loads(text)}
-        path = self._scratch / _name(text)
+        path = self._folders[0] / _name(text)
         try:
             _publish(path, json.dumps(header).encode() + b"\n" + payload)
         except OSError as error:
             level = logging.DEBUG if self._unwritable else logging.WARNING
-            logger.log(level, "compiled pieces are not kept in %s: %s", self._scratch, _found(self._scratch, error))
+            logger.log(level, "compiled pieces are not kept in %s: %s", path.parent, _found(path.parent, error))
             self._unwritable = True
         else:
             self._published.add(path)
@@ -184,11 +184,11 @@ def _read(path: Path) -> bytes:
     """A whole file. Raises ``ValueError`` for one that somebody else may have put there: what it holds is unpickled."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        facts, folder, trusted = os.fstat(descriptor), os.stat(path.parent), {os.geteuid(), 0}
+        facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             raise ValueError("it is no regular file")
-        if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or folder.st_uid not in trusted:
-            for owner in {facts.st_uid, os.lstat(path).st_uid} - trusted:
+        if _shared(path.parent):
+            for owner in {facts.st_uid, os.lstat(path).st_uid} - {os.geteuid(), 0}:
                 raise ValueError(f"it belongs to user {owner}, in a folder that others may write to")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
@@ -201,7 +201,7 @@ def _publish(path: Path, data: bytes) -> None:
     draft = _draft(path.parent, data)
     try:
         os.replace(draft, path)
-    except OSError:
+    except BaseException:
         _remove(draft)
         raise
 
@@ -245,8 +245,23 @@ def _prepare(folder: Path) -> None:
     _remove(_draft(folder, b""))
 
 
-def _searchable(folder: Path) -> bool:
-    return os.path.isdir(f"{folder}/.")
+def _shared(folder: Path) -> bool:
+    """Whether others than this user and root may put files there."""
+    facts = os.stat(folder)
+    return bool(facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or facts.st_uid not in (os.geteuid(), 0)
+
+
+def _own(folder: Path) -> Path:
+    """A folder inside a shared one for this user alone, or the private one where somebody else took its name."""
+    path = folder / f"user-{os.geteuid()}"
+    try:
+        _make(path)
+        if not (path.is_symlink() or _shared(path)):
+            return path
+        logger.warning("%s is not used: others may write to it", path)
+    except OSError as error:
+        logger.warning("%s is not used: %s", path, error.strerror)
+    return _private()
 
 
 def _make(folder: Path) -> None:

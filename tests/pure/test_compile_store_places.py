@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -31,11 +32,12 @@ def warnings(caplog):
 def test_what_another_user_may_have_put_there_is_not_read(tmp_path, warnings, monkeypatch):
     file = warm(tmp_path)
     tmp_path.chmod(0o777)
-    assert Store(tmp_path).read(DECLARED) == PAYLOAD
+    own = Store(tmp_path)
+    assert own.read(DECLARED) == PAYLOAD
     if os.geteuid() == 0:
         os.chown(file, 4343, -1)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    assert Store(tmp_path).read(DECLARED) is None
+    assert own.read(DECLARED) is None
     (said,) = warnings()
     assert str(file) in said and f"belongs to user {file.stat().st_uid}, in a folder that others" in said
 
@@ -134,6 +136,45 @@ def test_H_CCH_04_no_room_at_all_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(module.tempfile, "mkdtemp", refuse)
     with pytest.raises(UserError, match="--cache-dir or TMPDIR"):
         Store(in_the_way(tmp_path))
+
+
+def test_code_generators_keep_their_caches_where_nobody_else_writes(tmp_path, warnings):
+    assert Store(tmp_path).scratch == tmp_path
+    tmp_path.chmod(0o777)
+    own = Store(tmp_path).scratch
+    assert own == tmp_path / f"user-{os.geteuid()}" == Store(tmp_path).scratch
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700 and not warnings()
+    Store(tmp_path).write(DECLARED, PAYLOAD)
+    assert Store(tmp_path).read(DECLARED) == PAYLOAD
+
+
+def a_link(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir(mode=0o700)
+    path.symlink_to("elsewhere")
+
+
+def an_open_folder(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+@pytest.mark.parametrize("take", [a_link, an_open_folder, Path.touch])
+def test_a_name_that_somebody_took_is_not_used(tmp_path, warnings, take):
+    tmp_path.chmod(0o777)
+    take(tmp_path / f"user-{os.geteuid()}")
+    own = Store(tmp_path)
+    (said,) = warnings()
+    assert f"user-{os.geteuid()} is not used" in said and not own.scratch.is_relative_to(tmp_path)
+
+
+def test_a_file_too_large_for_its_disk_leaves_no_draft(tmp_path, warnings):
+    own, (soft, hard) = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        own.write(DECLARED, PAYLOAD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(warnings()) == 1 and not list(tmp_path.iterdir()) and own.read(DECLARED) is None
 
 
 @pytest.mark.parametrize("failing", ["replace", "open"])
