@@ -13,7 +13,7 @@ from engine.ops.constant import making
 READS = frozenset(("item", "tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
 NUMBERS = frozenset(("__bool__", "__int__", "__float__", "__complex__", "__index__"))
 ADDRESSES = frozenset(("data_ptr", "untyped_storage", "storage", "_typed_storage", "const_data_ptr"))
-MOVES = frozenset(("cpu", "pin_memory", "share_memory_"))
+MOVES = frozenset(("pin_memory", "share_memory_"))
 WAITS = "synchronize"
 MASKED = frozenset(("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"))
 
@@ -48,6 +48,7 @@ def watch(run: Callable[[], tuple[Any, ...]], inputs: Mapping[str, tuple[Any, bo
 
 
 _GIVE = "give it to the call as an input"
+_COPY = "copy before or after a step"
 _ONE = "put them on one device before a step"
 _HOST = "keep the decision on the device: where, masked_fill, index_select, or a size known beforehand"
 
@@ -101,6 +102,18 @@ class _Seen:
 
 
 @cache
+def _is_device(name: str) -> bool:
+    """Methods that copy to a kind of device have its name."""
+    import torch
+
+    try:
+        torch.device(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+@cache
 def _made_of_others(func: Any) -> bool:
     """In inference mode torch hands such an operator over whole."""
     import torch
@@ -134,8 +147,8 @@ def _modes() -> tuple[Any, Any]:
                     raise seen.refuse(f"torch.Tensor.{name} reads values on the host", _HOST)
                 if name in ADDRESSES:
                     raise seen.refuse(f"torch.Tensor.{name} asks where a tensor lies", "leave addresses to kernels")
-                if name in MOVES:
-                    raise seen.refuse(f"torch.Tensor.{name} copies to the host", "copy before or after a step")
+                if name in MOVES or _is_device(name):
+                    raise seen.refuse(f"torch.Tensor.{name} copies to another memory", _COPY)
                 return func(*args, **(kwargs or {}))
             finally:
                 if seen.look:
@@ -169,7 +182,7 @@ def _modes() -> tuple[Any, Any]:
                 away = {x.device for x in arg_tree_leaves(found) if isinstance(x, torch.Tensor)} - homes
                 if homes and away:
                     words = f"{seen.named(func)} copies from {_joined(homes)} to {_joined(away)}"
-                    raise seen.refuse(words, "copy before or after a step")
+                    raise seen.refuse(words, _COPY)
                 return found
 
         def _before(self, func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> None:
