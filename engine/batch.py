@@ -124,7 +124,8 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """State of the core after a step; counters are totals since start."""
+    """State of the core after a step; counters are totals since start. ``steps``: kind of graph → steps that ran so;
+    ``padding``: tokens computed for nobody."""
 
     running: int
     waiting: int
@@ -135,3 +136,5 @@ class Stats(msgspec.Struct, frozen=True):
     step_tokens: int
     prompt_tokens: int
     generation_tokens: int
+    steps: dict[str, int] = {}
+    padding: int = 0

@@ -1,4 +1,4 @@
-"""A plan and its tensors become one callable: a flat list of functions over registers."""
+"""A plan and its tensors become calls that can be run: for each range of step sizes a flat list."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine.compile.cut import written
 from engine.errors import UserError
 from engine.ops import Op
 from engine.plan.kernels import describe, input_specs
 from engine.plan_values import Plan
 from engine.program import Call
+from engine.work import BoundCall, Work
 from platforms.contract import Kernel
-
-Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], dict[str, Any], tuple[int, ...]]
 
 
 def load_target(target: str) -> Callable[..., Any]:
@@ -30,44 +30,53 @@ def load_target(target: str) -> Callable[..., Any]:
 
 
 class Bound:
-    """``weights``: every weight of the program by name; those that a chosen kernel packs and nobody reads in plain form
-    leave the mapping, each once its last packed form is made. ``ops``: the vocabulary, fused ops included. Caches come
-    with ``attach``, so that they can be sized after packing."""
+    """``weights``: every weight of the programs by name; those that a chosen kernel packs and nobody reads in plain
+    form leave the mapping, each once its last packed form is made. ``ops``: the vocabulary, fused ops included. Caches
+    come with ``attach``, so that they can be sized after packing.
+
+    ``calls``: those of each range of the plan; a tensor that is written in place keeps its first name. ``constants``:
+    weights, plain and packed, and caches, by name."""
 
     def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], weights: dict[str, Any]) -> None:
-        self._program = plan.program
-        self._registers: dict[str, int] = {}
-        self._values: list[Any] = []
+        self._caches = set(plan.program.caches)
+        self.constants: dict[str, Any] = {}
         choices = {(row.op, row.call): row for row in plan.kernels}
         table = {(row.op, row.name): row for row in rows}
-        steps: list[tuple[Kernel | None, Callable[..., Any], Call, list[int]]] = []
-        plain: set[str] = set()
-        last: dict[str, int] = {}
-        for position, call in enumerate(self._program.calls):
-            choice = choices[call.op, describe(call, input_specs(self._program, call))]
-            row = table.get((call.op, choice.chosen))
-            spots = [at for at in ops[call.op].weights if at < len(call.inputs)] if row and row.pack else []
-            steps.append((row, load_target(row.target) if row else ops[call.op].reference, call, spots))
-            plain.update(name for at, name in enumerate(call.inputs) if at not in spots)
-            last.update((call.inputs[at], position) for at in spots)
-        bound = []
-        for position, (row, function, call, spots) in enumerate(steps):
+        steps: list[tuple[int, Kernel | None, Call, list[int]]] = []
+        for number, one in enumerate(plan.ranges):
+            for call in one.program.calls:
+                choice = choices[call.op, describe(call, input_specs(one.program, call))]
+                row = table.get((call.op, choice.chosen))
+                spots = [at for at in ops[call.op].weights if at < len(call.inputs)] if row and row.pack else []
+                steps.append((number, row, call, spots))
+        plain = {name for _, _, call, spots in steps for at, name in enumerate(call.inputs) if at not in spots}
+        last = {call.inputs[at]: step for step, (_, _, call, spots) in enumerate(steps) for at in spots}
+        self.calls: list[list[BoundCall]] = [[] for _ in plan.ranges]
+        same = [written(one.program.calls, ops) for one in plan.ranges]
+        self._outputs = {name: same[0].get(value, value) for name, value in plan.program.outputs.items()}
+        for step, (number, row, call, spots) in enumerate(steps):
             inputs = self._pack(row, call, spots, weights) if row and spots else call.inputs
-            bound.append((function, inputs, call))
-            for name in {call.inputs[at] for at in spots} - plain:
-                if last[name] == position:
-                    del weights[name]
-        for name, tensor in weights.items():
-            self._set(name, tensor)
-        self._steps = self._compile(bound)
+            function = load_target(row.target) if row else ops[call.op].reference
+            ends = [tuple(same[number].get(name, name) for name in names) for names in (inputs, call.outputs)]
+            bound = BoundCall(call.op, row.name if row else "", function, *ends, call.attributes, ops[call.op].mutates)
+            self.calls[number].append(bound)
+            for weight in {call.inputs[at] for at in spots} - plain:
+                if last[weight] == step:
+                    del weights[weight]
+        self.constants |= weights
 
     def attach(self, caches: Mapping[str, Any]) -> None:
-        """Give the program its state; before the first ``run``. Raises ``ValueError`` unless ``caches`` has exactly the
-        caches of the program."""
-        if set(caches) != set(self._program.caches):
-            raise ValueError(f"caches {sorted(caches)} were given, the program has {sorted(self._program.caches)}")
-        for name, tensor in caches.items():
-            self._set(name, tensor)
+        """Give the programs their state; before the first ``run``. Raises ``ValueError`` unless ``caches`` has exactly
+        the caches of the programs."""
+        if set(caches) != self._caches:
+            raise ValueError(f"caches {sorted(caches)} were given, the program has {sorted(self._caches)}")
+        self.constants |= caches
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """A step of the first range, call by call. ``inputs``: a tensor for every program input; returns the named
+        outputs."""
+        found = Work(self.calls[0], self.constants, inputs, self._outputs.values()).run(inputs)
+        return {name: found[value] for name, value in self._outputs.items()}
 
     def _pack(self, row: Kernel, call: Call, spots: list[int], weights: Mapping[str, Any]) -> tuple[str, ...]:
         """The call's inputs with packed weights in place of plain ones. Equal calls share one packed form."""
@@ -75,47 +84,7 @@ class Bound:
         given = [names[at] for at in spots]
         for at in spots:
             names[at] = "|".join((row.op, row.name, *given, repr(sorted(call.attributes.items())), str(at)))
-        if names[spots[0]] not in self._registers:
+        if names[spots[0]] not in self.constants:
             packed = load_target(row.pack)(tuple(weights[name] for name in given), call.attributes)
-            for at, tensor in zip(spots, packed, strict=True):
-                self._set(names[at], tensor)
+            self.constants |= {names[at]: tensor for at, tensor in zip(spots, packed, strict=True)}
         return tuple(names)
-
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Execute once. ``inputs``: a tensor for every program input; returns the named outputs."""
-        values = self._values.copy()
-        for name, tensor in inputs.items():
-            values[self._registers[name]] = tensor
-        for function, sources, targets, attributes, dead in self._steps:
-            result = function(*[values[at] for at in sources], **attributes)
-            if len(targets) == 1:
-                values[targets[0]] = result
-            else:
-                for at, tensor in zip(targets, result, strict=True):
-                    values[at] = tensor
-            for at in dead:
-                values[at] = None
-        return {name: values[self._registers[value]] for name, value in self._program.outputs.items()}
-
-    def _set(self, name: str, tensor: Any) -> None:
-        self._values[self._register(name)] = tensor
-
-    def _register(self, name: str) -> int:
-        if name not in self._registers:
-            self._registers[name] = len(self._values)
-            self._values.append(None)
-        return self._registers[name]
-
-    def _compile(self, steps: list[tuple[Callable[..., Any], tuple[str, ...], Call]]) -> list[Step]:
-        keep = {value.name for value in self._program.inputs} | set(self._program.outputs.values())
-        fixed = {*self._registers, *self._program.caches}
-        last = {name: at for at, (_, inputs, call) in enumerate(steps) for name in (*inputs, *call.outputs)}
-        for value in self._program.inputs:
-            self._register(value.name)
-        compiled: list[Step] = []
-        for at, (function, inputs, call) in enumerate(steps):
-            sources = tuple(self._register(name) for name in inputs)
-            targets = tuple(self._register(name) for name in call.outputs)
-            ends = {n for n in (*inputs, *call.outputs) if last[n] == at} - keep - fixed
-            compiled.append((function, sources, targets, dict(call.attributes), tuple(self._register(n) for n in ends)))
-        return compiled

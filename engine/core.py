@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
+from msgspec.structs import replace
+
 from engine.batch import Batch, Output, Request, Stats, Work
 from engine.block_manager import BlockManager, CacheGroup
 from engine.config import value_of
@@ -74,7 +76,8 @@ class EngineCore:
             with phases("warm up"):
                 self._warm_up(pages)
             why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")
-            rows = [Row("model", model.name, model.origin), *summary(plan, why), _kv_row(self._worker)]
+            first, last = Row("model", model.name, model.origin), _kv_row(self._worker)
+            rows = [first, *summary(plan, why), *self._worker.rows, last]
             self.info = CoreInfo(
                 model_name=value_of(given, "model.served_name") or model.name,
                 model_path=str(model.path),
@@ -85,10 +88,13 @@ class EngineCore:
                 plan_hash=plan.hash,
                 platform=plan.profile.platform,
                 level=plan["optimization_level"],
+                compile_mode=plan["compilation.mode"],
                 graph_mode=plan["compilation.graph_mode"],
                 summary=[(row.label, row.value, row.reason) for row in rows],
                 phases=phases.seconds,
                 policy=plan["scheduler.policy"],
+                built=self._worker.built,
+                loaded=self._worker.loaded,
             )
             stack.pop_all()
 
@@ -117,7 +123,8 @@ class EngineCore:
         return self._scheduler.has_unfinished()
 
     def stats(self) -> Stats:
-        return self._scheduler.stats()
+        executor = self._worker.runner.executor
+        return replace(self._scheduler.stats(), steps=dict(executor.steps), padding=executor.padding)
 
     def close(self) -> None:
         """Give the device back."""

@@ -28,7 +28,8 @@ class Delta(msgspec.Struct, frozen=True):
 
 class CoreInfo(msgspec.Struct, frozen=True):
     """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
-    table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler."""
+    table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler. ``built`` and ``loaded``:
+    pieces of generated code made at this start, and taken from the cache."""
 
     model_name: str
     model_path: str
@@ -39,7 +40,10 @@ class CoreInfo(msgspec.Struct, frozen=True):
     plan_hash: str
     platform: str
     level: int
+    compile_mode: str
     graph_mode: str
     summary: list[tuple[str, str, str]]
     phases: list[tuple[str, float]]
     policy: str = "fcfs"
+    built: int = 0
+    loaded: int = 0

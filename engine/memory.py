@@ -45,18 +45,24 @@ def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
     what the sampler makes of them, and what experts make of tokens in one layer. Not counted: scratch of a kernel of
     its own."""
     seqs, scored = min(seqs, tokens), min(SCORED_ROWS, tokens)
-    sizes = {"tokens": tokens, "requests": seqs, "requests+1": seqs + 1, "rows": max(seqs, scored)}
-    total = {
-        name: ITEM.get(value.dtype, 8)
-        * _product([sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in value.shape])
-        for name, value in program.values.items()
-        if name not in program.caches
-    }
-    logits = total.pop(program.outputs["logits"])
-    vocab = program.values[program.outputs["logits"]].shape[-1]
+    logits = program.values[program.outputs["logits"]]
+    vocab = logits.shape[-1]
     assert isinstance(vocab, int)
     sampling = SAMPLER_BYTES * vocab * max(seqs, min(scored, max(1, SCORED_LOGITS // vocab)))
-    return logits + sampling + _expert_bytes(program, tokens) + sum(sorted(total.values())[-3:])
+    head = ITEM.get(logits.dtype, 8) * vocab * max(seqs, scored)
+    return head + sampling + body_bytes(program, tokens, seqs, max(seqs, scored))
+
+
+def body_bytes(program: Program, tokens: int, seqs: int, rows: int = 0) -> int:
+    """What a step needs beside weights, caches, logits and sampler: its three largest values, and what experts make."""
+    sizes = {"tokens": tokens, "requests": seqs, "requests+1": seqs + 1, "rows": rows}
+    total = [
+        ITEM.get(value.dtype, 8)
+        * _product([sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in value.shape])
+        for name, value in program.values.items()
+        if name not in program.caches and name != program.outputs["logits"]
+    ]
+    return _expert_bytes(program, tokens) + sum(sorted(total)[-3:])
 
 
 def _expert_bytes(program: Program, tokens: int) -> int:
@@ -81,11 +87,14 @@ def kv_space(
     share: float,
     exact: int | None,
     activations: int,
+    graphs: int,
     most: int,
 ) -> Space:
-    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes a user asked for. ``most``: blocks
-    that could ever be used. Raises ``UserError`` where not one block fits."""
-    size = block_bytes(program)
+    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes a user asked for. ``activations`` and
+    ``graphs``: bytes that steps and captured graphs will need. ``most``: blocks that could ever be used. Raises
+    ``UserError`` where not one block fits."""
+    size, kept = block_bytes(program), activations + graphs
+    less = f"{sized(activations)} of activations" + (f" and {sized(graphs)} of graphs" if graphs else "")
     if exact is not None:
         budget, said = exact, f"{sized(exact)} asked for"
         if exact > after.available:
@@ -94,11 +103,11 @@ def kv_space(
                 f"after loading the weights ({after.source}). Ask for less."
             )
     elif before.shared_with_host:
-        budget = int(before.available * share) - max(0, before.available - after.available) - activations
-        said = f"{share:g} of {sized(before.available)} available, less weights and {sized(activations)} of activations"
+        budget = int(before.available * share) - max(0, before.available - after.available) - kept
+        said = f"{share:g} of {sized(before.available)} available, less weights, {less}"
     else:
-        budget = int(after.total * share) - (after.total - after.available) - activations
-        said = f"{share:g} of {sized(after.total)}, less what is in use and {sized(activations)} of activations"
+        budget = int(after.total * share) - (after.total - after.available) - kept
+        said = f"{share:g} of {sized(after.total)}, less what is in use, {less}"
     fit = budget // size
     if fit < 1:
         raise UserError(

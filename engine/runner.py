@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from engine.batch import Batch, Request, Sampled, TokenLogprobs, Work
-from engine.bind import Bound
-from engine.program import Program
+from engine.graphs.executor import Executor
 from engine.sampler import Sampler
+from engine.step_inputs import step_inputs
 from platforms.contract import Runtime
 
 
@@ -29,14 +29,15 @@ class Handle:
 
 
 class Runner:
-    """Owns a worker's program, caches and sampler. ``submit`` queues a step, ``sample`` waits for its tokens.
+    """Owns a worker's executor and sampler. ``submit`` queues a step, ``sample`` waits for its tokens.
 
     Several steps may be submitted before the first is sampled; they are sampled in the same order. The sampler learns
     and forgets requests when their step is sampled, so that an id may end and begin again in between.
     """
 
-    def __init__(self, bound: Bound, program: Program, vocab_size: int, runtime: Runtime) -> None:
-        self._bound = bound
+    def __init__(self, executor: Executor, vocab_size: int, runtime: Runtime) -> None:
+        program = executor.ranges[0].program
+        self.executor = executor
         self._pages = [program.caches[names[0]].page for names in program.groups()]
         self._runtime = runtime
         self._sampler = Sampler(vocab_size, runtime.device)
@@ -70,7 +71,7 @@ class Runner:
                 self._introduce(batch)
             return Handle(batch, requests, None, sampled, scored)
         with torch.inference_mode(), self._runtime.compute():
-            logits = self._bound.run({**self._inputs(batch.work), "rows": self._tensor(rows)})["logits"]
+            logits = self.executor.run(*step_inputs(batch.work, self._pages, rows))
         return Handle(batch, requests, logits, sampled, scored)
 
     def sample(self, handle: Handle, masks: Any = None) -> list[Sampled]:
@@ -124,33 +125,6 @@ class Runner:
         if request.params.prompt_logprobs is None:
             return 0
         return max(0, min(work.start + len(work.tokens), len(request.prompt) - 1) - work.start)
-
-    def _inputs(self, work: list[Work]) -> dict[str, Any]:
-        ids: list[int] = []
-        positions: list[int] = []
-        starts, lengths = [0], []
-        for item in work:
-            ids += item.tokens
-            positions += range(item.start, item.start + len(item.tokens))
-            starts.append(len(ids))
-            lengths.append(item.start + len(item.tokens))
-        inputs = {
-            "ids": self._tensor(ids),
-            "positions": self._tensor(positions),
-            "starts": self._tensor(starts, torch.int32),
-            "lengths": self._tensor(lengths, torch.int32),
-        }
-        for group, page in enumerate(self._pages):
-            tables = [item.blocks[group] for item in work]
-            width = max(map(len, tables))
-            slots = [
-                table[at // page] * page + at % page
-                for item, table in zip(work, tables, strict=True)
-                for at in range(item.start, item.start + len(item.tokens))
-            ]
-            inputs[f"slots.{group}"] = self._tensor(slots)
-            inputs[f"blocks.{group}"] = self._tensor([row + [0] * (width - len(row)) for row in tables], torch.int32)
-        return inputs
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(self._runtime.device, non_blocking=True)

@@ -11,7 +11,7 @@ from typing import Any
 class BoundCall:
     """One call of a program with who computes it. ``function`` takes tensors by position and ``attributes`` by name,
     as the reference of ``op`` does. ``row``: its kernel's name, ``""`` for the reference. ``mutates``: positions of
-    inputs written in place; the last outputs are new names of those tensors."""
+    inputs written in place; the last outputs are those inputs again, by the same names."""
 
     op: str
     row: str
@@ -39,8 +39,7 @@ class Placed:
 
 class Work:
     """Calls in order over registers. ``given``: tensors by name, fixed for the life of the work. ``free``: names that
-    each run is given. ``results``: names that are kept when a run ends. A name that a mutating call makes is the
-    tensor it wrote."""
+    each run is given. ``results``: names that are kept when a run ends."""
 
     def __init__(
         self,
@@ -49,22 +48,19 @@ class Work:
         free: Iterable[str] = (),
         results: Iterable[str] = (),
     ) -> None:
-        same = versions(calls)
-        read = {same.get(name, name) for call in calls for name in call.inputs}
+        read = {name for call in calls for name in call.inputs}
+        self.free, self.results = tuple(free), tuple(results)
         self.values: list[Any] = []
         self._places: dict[str, int] = {}
-        for name in [*(name for name in given if name in read), *free]:
-            self._place(name)
-            self.values[-1] = given.get(name)
-        self.results = {name: same.get(name, name) for name in results}
-        keep = {*self._places, *self.results.values()}
-        named = [([same.get(n, n) for n in c.inputs], [same.get(n, n) for n in c.outputs]) for c in calls]
-        last = {name: at for at, (inputs, outputs) in enumerate(named) for name in (*inputs, *outputs)}
+        for name in [*(name for name in given if name in read), *self.free]:
+            self.values[self._place(name)] = given.get(name)
+        keep = {*self._places, *self.results}
+        last = {name: at for at, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
         self.calls: list[Placed] = []
-        for at, (call, (inputs, outputs)) in enumerate(zip(calls, named, strict=True)):
-            places = tuple(self._place(name) for name in inputs), tuple(self._place(name) for name in outputs)
-            dead = tuple({self._place(n) for n in (*inputs, *outputs) if last[n] == at and n not in keep})
-            self.calls.append(Placed(call, call.function, *places, call.attributes, dead))
+        for at, call in enumerate(calls):
+            inputs, outputs = (tuple(map(self._place, names)) for names in (call.inputs, call.outputs))
+            dead = {self._place(n) for n in (*call.inputs, *call.outputs) if last[n] == at and n not in keep}
+            self.calls.append(Placed(call, call.function, inputs, outputs, call.attributes, tuple(dead)))
 
     def __call__(self) -> None:
         self.run({})
@@ -84,19 +80,10 @@ class Work:
                     values[at] = tensor
             for at in placed.dead:
                 values[at] = None
-        return {name: values[self._places[place]] for name, place in self.results.items()}
+        return {name: values[self._places[name]] for name in self.results}
 
     def _place(self, name: str) -> int:
         if name not in self._places:
             self._places[name] = len(self.values)
             self.values.append(None)
         return self._places[name]
-
-
-def versions(calls: Iterable[BoundCall]) -> dict[str, str]:
-    """New names that mutating calls make → the name of the tensor they wrote."""
-    same: dict[str, str] = {}
-    for call in calls:
-        for at, name in zip(call.mutates, call.outputs[len(call.outputs) - len(call.mutates) :], strict=True):
-            same[name] = same.get(call.inputs[at], call.inputs[at])
-    return same

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
+from engine.explain import Row
 from engine.first_touch import first_touch
 from engine.fusion import RULES, all_ops
+from engine.graphs.space import graph_bytes, table_width
 from engine.load import load_weights, make_caches
-from engine.memory import Space, activation_bytes, kv_space
+from engine.memory import Space, activation_bytes, kv_space, sized
 from engine.phases import Phases
 from engine.plan import Observations, plan_for
 from engine.plan_values import Given, Plan
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
-from platforms.contract import DeviceError, FusionRule, PlatformPlugin, Runtime
+from platforms.contract import DeviceError, FusionRule, Memory, PlatformPlugin, Runtime, Verdict
 
 if TYPE_CHECKING:
+    from engine.compile.compiler import Compiler
+    from engine.graphs.executor import Executor
     from engine.runner import Runner
     from engine.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Everything one device needs to serve. ``close`` gives the device back."""
+    """Everything one device needs to serve. ``rows``: of the start-up table, about what was compiled and captured.
+    ``built``, ``loaded``: pieces of generated code made now, and taken from the cache. ``close`` gives the device back.
+    """
 
     runtime: Runtime
     plan: Plan
     runner: Runner
     space: Space
+    rows: list[Row]
+    built: int
+    loaded: int
 
     def close(self) -> None:
+        self.runner.executor.close()
         self.runtime.close()
 
 
@@ -86,20 +98,29 @@ def _serve(
     offline: bool,
 ) -> Worker:
     from engine.bind import Bound
+    from engine.compile.start import bound_ranges, make_compiler
+    from engine.graphs.executor import Executor
+    from engine.graphs.start import capture, planned_keys
     from engine.runner import Runner
 
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
 
+    backend = runtime.graphs()
     seen = Observations()
 
     def make(observations: Observations) -> Plan:
         nonlocal seen
-        seen = observations
-        return plan_for(plugin, runtime.profile, checkpoint.config, given, observations, os.environ, offline)
+        seen = replace(observations, graphs=backend if isinstance(backend, Verdict) else None)
+        return plan_for(plugin, runtime.profile, checkpoint.config, given, seen, os.environ, offline)
 
     with phases("plan"):
         plan = first_touch(make, ops, rows, runtime, cache_root() / "first_touch")
+        compiler = make_compiler(plan, ops)
+        if plan["compilation.debug_dump_path"]:
+            from engine.compile.dump import dump_plan
+
+            dump_plan(plan, ops, extra, Path(plan["compilation.debug_dump_path"]))
     program = plan.program
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
@@ -107,18 +128,48 @@ def _serve(
     with phases("bind"):
         bound = Bound(plan, ops, rows, weights)
         del weights
+    with phases("compile"):
+        ranges = bound_ranges(plan, bound, ops, compiler)
+    graphs = planned_keys(plan)
     with phases("KV cache"):
-        tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
-        page, longest = plan["cache.block_size"], plan["scheduler.max_model_len"]
-        space = kv_space(
-            program,
-            before,
-            runtime.memory(),
-            plan["cache.gpu_memory_utilization"],
-            plan["cache.kv_cache_memory_bytes"],
-            activation_bytes(program, tokens, seqs),
-            seqs * -(-longest // page),
-        )
+        planned = graph_bytes([one.parts for one in ranges], graphs, table_width(plan))
+        space = _space(plan, before, runtime.memory(), planned)
         bound.attach(make_caches(program, space.blocks, runtime))
-        plan = make(replace(seen, blocks=space.blocks, space=space.reason))
-    return Worker(runtime, plan, Runner(bound, program, checkpoint.config.vocab_size, runtime), space)
+    executor = Executor(ranges, bound.constants, runtime)
+    with ExitStack() as stack:
+        stack.callback(executor.close)
+        seen = replace(seen, blocks=space.blocks, space=space.reason)
+        if graphs and not isinstance(backend, Verdict):
+            with phases("capture"), progress("capturing", len(graphs), unit="graphs") as advance:
+                seen = replace(seen, uncaptured=capture(plan, executor, backend, ops, planned, advance))
+        plan = make(seen)
+        stack.pop_all()
+    runner = Runner(executor, checkpoint.config.vocab_size, runtime)
+    built, loaded = (compiler.built, compiler.loaded) if compiler is not None else (0, 0)
+    return Worker(runtime, plan, runner, space, _rows(compiler, executor, planned), built, loaded)
+
+
+def _space(plan: Plan, before: Memory, after: Memory, graphs: int) -> Space:
+    tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
+    return kv_space(
+        plan.program,
+        before,
+        after,
+        plan["cache.gpu_memory_utilization"],
+        plan["cache.kv_cache_memory_bytes"],
+        activation_bytes(plan.program, tokens, seqs),
+        graphs,
+        seqs * table_width(plan),
+    )
+
+
+def _rows(compiler: Compiler | None, executor: Executor, planned: int) -> list[Row]:
+    """What was compiled and captured, for the table at start-up."""
+    rows = []
+    if compiler is not None:
+        rows.append(Row("compiled", f"{compiler.built} pieces", f"{compiler.loaded} more came from the cache"))
+    if executor.graphs is not None:
+        counts = Counter(key.kind for key in executor.graphs.captured)
+        words = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+        rows.append(Row("graphs", words, f"{sized(executor.graphs.nbytes)}, {sized(planned)} were kept free for them"))
+    return rows

@@ -82,7 +82,12 @@ def structure(program: Program, calls: Collection[Call], outputs: Collection[str
 
     return digest(
         [
-            [call.op, [known(n) for n in call.inputs], [known(n) for n in call.outputs], sorted(call.attributes.items())]
+            [
+                call.op,
+                [known(n) for n in call.inputs],
+                [known(n) for n in call.outputs],
+                sorted(call.attributes.items()),
+            ]
             for call in calls
         ]
     )

@@ -15,39 +15,55 @@ LOG_SECONDS = 5.0
 
 
 @contextmanager
-def progress(label: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int], None]]:
-    """Yields ``advance(nbytes)``. ``total``: bytes of the whole. The bar (stderr) or the first line appears with the
-    first advance after 2 s; lines then come every 5 s and once at the end."""
+def progress(
+    label: str, total: int, clock: Callable[[], float] = time.monotonic, unit: str = ""
+) -> Iterator[Callable[[int], None]]:
+    """Yields ``advance(count)``. ``total``: of the whole, in bytes unless ``unit`` names what is counted. The bar
+    (stderr) or the first line appears with the first advance after 2 s; lines then come every 5 s and once at the
+    end."""
     with ExitStack() as stack:
         started = clock()
         show: Callable[[int], None] | None = None
         done = 0
 
-        def advance(nbytes: int) -> None:
+        def sized(count: int) -> str:
+            return f"{count} {unit}" if unit else _size(count)
+
+        def advance(count: int) -> None:
             nonlocal show, done
-            done += nbytes
+            done += count
             if show is None:
                 if clock() - started < QUIET_SECONDS:
                     return
-                show = _bar(label, total, stack) if sys.stderr.isatty() else _lines(label, total, clock)
+                show = _bar(label, total, stack, unit) if sys.stderr.isatty() else _lines(label, total, clock, sized)
             show(done)
 
         yield advance
         if show is not None:
-            logger.info("%s: %s in %.1f s", label, _size(done), clock() - started)
+            logger.info("%s: %s in %.1f s", label, sized(done), clock() - started)
 
 
-def _bar(label: str, total: int, stack: ExitStack) -> Callable[[int], None]:
+def _bar(label: str, total: int, stack: ExitStack, unit: str) -> Callable[[int], None]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    counts = (MofNCompleteColumn(), unit) if unit else (DownloadColumn(), TransferSpeedColumn())
+    columns = ("{task.description}", BarColumn(), *counts, TimeRemainingColumn())
     bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
     task = bar.add_task(label, total=total)
     return lambda done: bar.update(task, completed=done)
 
 
-def _lines(label: str, total: int, clock: Callable[[], float]) -> Callable[[int], None]:
+def _lines(
+    label: str, total: int, clock: Callable[[], float], sized: Callable[[int], str]
+) -> Callable[[int], None]:
     last = -LOG_SECONDS
 
     def show(done: int) -> None:
@@ -55,7 +71,7 @@ def _lines(label: str, total: int, clock: Callable[[], float]) -> Callable[[int]
         if clock() - last < LOG_SECONDS:
             return
         last = clock()
-        logger.info("%s: %s of %s (%d %%)", label, _size(done), _size(total), 100 * done / max(total, 1))
+        logger.info("%s: %s of %s (%d %%)", label, sized(done), sized(total), 100 * done / max(total, 1))
 
     return show
 

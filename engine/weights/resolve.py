@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -109,7 +110,11 @@ def hub_root() -> Path:
 
 
 def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    """Of a user without a home, a folder beside the temporary files."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
 
 
 def find_snapshot(repository: str) -> Path | None:

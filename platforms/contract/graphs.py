@@ -21,7 +21,7 @@ class CapturedGraph(Protocol):
     nbytes: int
 
     def replay(self) -> None:
-        """Run the recorded work again on the runtime's stream. Needs no memory beyond ``nbytes``."""
+        """Run the recorded work again on the runtime's stream. Keeps no memory beyond ``nbytes``."""
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
@@ -36,4 +36,4 @@ class GraphBackend(Protocol):
         """An opaque memory pool that captures may share."""
 
     def capture(self, work: Work, pool: Any) -> CapturedGraph:
-        """Record ``work``, warmed up on the same stream before. Raises ``DeviceError`` naming illegal work."""
+        """Record ``work``, warmed up before on the same stream. Raises ``DeviceError`` naming illegal work."""

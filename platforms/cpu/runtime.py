@@ -8,7 +8,8 @@ import mmap
 import os
 from typing import Any
 
-from platforms.contract import DeviceError, DeviceProfile, Memory, Runtime
+from platforms.contract import DeviceError, DeviceProfile, GraphBackend, Memory, Runtime, Verdict
+from platforms.cpu.graphs import CallGraphs
 from platforms.cpu.probe import probe, read_memory
 from platforms.machine import Machine
 
@@ -50,6 +51,9 @@ class CpuRuntime(Runtime):
 
     def synchronize(self) -> None:
         return None
+
+    def graphs(self) -> GraphBackend | Verdict:
+        return CallGraphs()
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Fresh pages of the system, which are zero and cost memory only once they are written."""

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from engine import LLM
-from engine.batch import Batch, FinishReason, Output, Request, Work
+from engine.batch import Batch, FinishReason, Request, Work
 from engine.core import EngineCore
-from engine.sampling_params import SamplingParams
 from tests.checkpoints import hf_config, random_weights, write_hf
+from tests.core_requests import finish, prompt, request
 from tests.word_tokenizer import write_word_tokenizer
 
 POISON = 77
@@ -43,24 +43,6 @@ def opened(model: Path, blocks: int, kernels: str = "auto") -> LLM:
 def core(model: Path) -> Iterator[EngineCore]:
     with opened(model, 32) as llm:
         yield llm._open_core()
-
-
-def request(name: str, prompt: list[int], count: int = 6, **params: object) -> Request:
-    return Request(name, prompt, SamplingParams(**{"temperature": 0, "max_tokens": count, **params}), 0.0)
-
-
-def finish(core: EngineCore) -> dict[str, tuple[list[int], Output]]:
-    tokens: dict[str, list[int]] = {}
-    last: dict[str, Output] = {}
-    while core.has_unfinished():
-        for output in core.step():
-            tokens.setdefault(output.request_id, []).extend(output.tokens)
-            last[output.request_id] = output
-    return {name: (tokens[name], last[name]) for name in tokens}
-
-
-def prompt(seed: int, length: int) -> list[int]:
-    return [3 + (seed * 31 + at * 7) % 70 for at in range(length)]
 
 
 @pytest.mark.parametrize("kernels", ["reference", "auto"])

@@ -14,8 +14,8 @@ BLOCK = 2 * 16 * 1 * (8 + 8) * 4
 GIB = 2**30
 
 
-def space(before, after, share=0.9, exact=None, activations=0, most=10**9):
-    return kv_space(PROGRAM, before, after, share, exact, activations, most)
+def space(before, after, share=0.9, exact=None, activations=0, graphs=0, most=10**9):
+    return kv_space(PROGRAM, before, after, share, exact, activations, graphs, most)
 
 
 def device(available):

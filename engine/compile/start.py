@@ -1,0 +1,67 @@
+"""The calls that steps run: a plan's programs, bound, cut and compiled, at start-up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.compile.cut import cut
+from engine.compile.dump import Dumper
+from engine.compile.key import environment, settings
+from engine.compile.store import Store
+from engine.graphs.executor import BoundRange
+from engine.ops import Op, Spec
+from engine.plan.backend import BACKEND, GENERATOR, MODE, WHOLE
+from engine.plan.pieces import DUMP
+from engine.plan_values import Plan
+from engine.weights.resolve import cache_root
+from engine.work import BoundCall
+
+if TYPE_CHECKING:
+    from engine.bind import Bound
+    from engine.compile.compiler import Compiler
+    from engine.compile.stock import Stock
+
+FORCE = ("ENGINE_FORCE_AOT_LOAD", "VLLM_FORCE_AOT_LOAD")
+"""Variables by which a start must find everything compiled."""
+
+
+def open_store(plan: Plan, variables: Mapping[str, str] = os.environ) -> Store:
+    """The cache of compiled pieces. Raises ``UserError`` for a folder that a user named and nobody can write."""
+    folder, required = plan["compilation.cache_dir"], any(variables.get(name, "0") not in ("", "0") for name in FORCE)
+    return Store(Path(folder) if folder else cache_root() / "compile", explicit=bool(folder), required=required)
+
+
+def make_compiler(plan: Plan, ops: Mapping[str, Op]) -> Compiler | Stock | None:
+    """What compiles the plan's pieces, or in modes that cut none its programs; ``None`` where nothing is generated.
+    Raises ``UserError`` as ``open_store``, and for a backend that torch does not know."""
+    mode, backend = plan[MODE], plan[BACKEND]
+    if mode in WHOLE:
+        from engine.compile.stock import Stock
+
+        return Stock(ops, mode, backend)
+    if mode != "PIECEWISE" or backend != GENERATOR:
+        return None
+    from engine.compile.compiler import Compiler
+
+    dump = Dumper(Path(plan[DUMP])) if plan[DUMP] else None
+    return Compiler(ops, open_store(plan), {**settings(plan), **environment(plan, ops)}, dump)
+
+
+def bound_ranges(
+    plan: Plan, bound: Bound, ops: Mapping[str, Op], compiler: Compiler | Stock | None
+) -> list[BoundRange]:
+    """Every range of the plan, its pieces compiled."""
+    found = []
+    for one, calls in zip(plan.ranges, bound.calls, strict=True):
+        specs = {name: Spec(value.dtype, value.shape) for name, value in one.program.values.items()}
+        segments = []
+        for segment in cut(one.program, plan.between, ops):
+            own: list[BoundCall] = [calls[at] for at in segment.calls]
+            if compiler is not None and segment.kind == "piece":
+                own = compiler.piece(own, specs, bound.constants, segment.outputs, one.start, one.end)
+            segments.append((segment, tuple(own)))
+        found.append(BoundRange(one.start, one.end, one.program, tuple(segments)))
+    return found

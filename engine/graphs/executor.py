@@ -1,0 +1,98 @@
+"""Runs steps: the graph that holds a step, or its calls one by one, then the tail over its logit rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.compile.cut import Segment
+from engine.graphs.dispatch import Dispatcher, Shape
+from engine.program import Program
+from engine.work import BoundCall, Work
+from platforms.contract import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRange:
+    """What steps of ``start`` to ``end`` tokens run: segments, each with its bound calls."""
+
+    start: int
+    end: int
+    program: Program
+    segments: tuple[tuple[Segment, tuple[BoundCall, ...]], ...]
+
+    @property
+    def calls(self) -> list[BoundCall]:
+        return [call for _, calls in self.segments for call in calls]
+
+    @property
+    def parts(self) -> tuple[Program, list[Segment]]:
+        return self.program, [segment for segment, _ in self.segments]
+
+    @property
+    def tail(self) -> tuple[Segment, tuple[BoundCall, ...]]:
+        return self.segments[-1]
+
+
+class Executor:
+    """``ranges`` cover steps of every size. ``constants``: weights and caches by name. Without captured graphs every
+    step runs call by call. ``steps``: how many of each kind have run; ``padding``: tokens computed for nobody."""
+
+    def __init__(self, ranges: Sequence[BoundRange], constants: Mapping[str, Any], runtime: Runtime) -> None:
+        self.ranges, self.constants, self.runtime = tuple(ranges), constants, runtime
+        self.steps: Counter[str] = Counter(dict.fromkeys(("FULL", "PIECEWISE", "NONE"), 0))
+        self.padding = 0
+        self._eager: dict[int, Work] = {}
+        self._tails: dict[int, Work] = {}
+        self._dispatcher = Dispatcher("NONE", ())
+        self.graphs: Any = None
+
+    def range_of(self, tokens: int) -> int:
+        """Number of the range that a step of so many tokens, padding included, runs."""
+        return next(number for number, one in enumerate(self.ranges) if tokens <= one.end)
+
+    def use(self, dispatcher: Dispatcher, graphs: Any) -> None:
+        """Replay from now on. ``graphs``: what ``engine.graphs.capture.Graphs`` made."""
+        self._dispatcher, self.graphs = dispatcher, graphs
+
+    def run(self, arrays: Mapping[str, Any], shape: Shape) -> Any:
+        """Logits [rows, vocabulary] of a step. ``arrays``: see ``engine.step_inputs``."""
+        key = self._dispatcher.pick(shape)
+        self.steps[key.kind] += 1
+        self.padding += key.tokens - shape.tokens
+        number = self.range_of(key.tokens)
+        if key.kind == "NONE":
+            return self._step(number).run(self.moved(arrays))[self._logits(number)]
+        hidden = self.graphs.run(key, arrays)
+        return self._tail(number).run({**hidden, **self.moved({"rows": arrays["rows"]})})[self._logits(number)]
+
+    def moved(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors on the device."""
+        import torch
+
+        device = self.runtime.device
+        return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+
+    def close(self) -> None:
+        """Give back what graphs hold."""
+        if self.graphs is not None:
+            self.graphs.close()
+        self.use(Dispatcher("NONE", ()), None)
+
+    def _logits(self, number: int) -> str:
+        return self.ranges[number].program.outputs["logits"]
+
+    def _step(self, number: int) -> Work:
+        if number not in self._eager:
+            one = self.ranges[number]
+            names = [value.name for value in one.program.inputs]
+            self._eager[number] = Work(one.calls, self.constants, names, [self._logits(number)])
+        return self._eager[number]
+
+    def _tail(self, number: int) -> Work:
+        if number not in self._tails:
+            segment, calls = self.ranges[number].tail
+            self._tails[number] = Work(calls, self.constants, segment.inputs, [self._logits(number)])
+        return self._tails[number]

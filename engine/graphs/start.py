@@ -1,0 +1,47 @@
+"""The graphs of a plan, made at start-up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from engine.graphs.capture import Graphs
+from engine.graphs.dispatch import Dispatcher, Key, keys
+from engine.graphs.executor import Executor
+from engine.graphs.space import table_width
+from engine.graphs.works import Works
+from engine.ops import Op
+from engine.plan_values import Plan
+from platforms.contract import GraphBackend
+
+_log = logging.getLogger("engine")
+
+
+def planned_keys(plan: Plan) -> list[Key]:
+    """Every graph that the plan asks for, largest first."""
+    return keys(plan["compilation.graph_mode"], plan["compilation.capture_sizes"], plan["scheduler.max_num_seqs"])
+
+
+def capture(
+    plan: Plan,
+    executor: Executor,
+    backend: GraphBackend,
+    ops: Mapping[str, Op],
+    planned: int,
+    report: Callable[[int], None],
+) -> Mapping[tuple[str, int], str]:
+    """Make the plan's graphs and have the executor replay them from now on. Returns (kind, tokens) → why a graph could
+    not be made. ``planned``: bytes that were kept free for them; more is a warning."""
+    import torch
+
+    wanted = planned_keys(plan)
+    try:
+        works = [Works(one, executor.constants) for one in executor.ranges]
+    except ValueError as error:
+        return {(key.kind, key.tokens): str(error) for key in wanted}
+    with torch.inference_mode(), executor.runtime.compute():
+        graphs = Graphs(executor, works, backend, wanted, ops, table_width(plan), report)
+    if graphs.nbytes > planned:
+        _log.warning("graphs take %d bytes, %d were planned for", graphs.nbytes, planned)
+    executor.use(Dispatcher(plan["compilation.graph_mode"], graphs.captured), graphs)
+    return {(key.kind, key.tokens): why for key, why in graphs.failed.items()}
