@@ -19,6 +19,7 @@ _PLAIN = ("eager", "aot_eager")
 """Backends of torch without a code generator, which it does not list."""
 _NOTHING = {"native": "eager"}
 """Backends of ours that generate no code → torch's word for that."""
+Dump = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,11 @@ class Stock:
 
     ``mode``: ``STOCK_TORCH_COMPILE``, or ``DYNAMO_TRACE_ONCE``, by which nothing is ever traced again. ``backend``: one
     that torch knows, or a function's ``module.attribute``. ``built``: how many functions were compiled; ``loaded``:
-    none, ever. Raises ``UserError`` for a backend that nobody knows."""
+    none, ever. ``dump(name, text)`` receives each function, as it was given to torch. Raises ``UserError`` for a
+    backend that nobody knows."""
 
-    def __init__(self, ops: Mapping[str, Op], mode: str, backend: str) -> None:
-        self._ops, self._mode, self._named = ops, mode, backend
+    def __init__(self, ops: Mapping[str, Op], mode: str, backend: str, dump: Dump | None = None) -> None:
+        self._ops, self._mode, self._named, self._dump = ops, mode, backend, dump
         self._backend = _backend(_NOTHING.get(backend, backend))
         self._made: dict[tuple[Any, ...], Traced] = {}
         self.loaded = 0
@@ -91,6 +93,8 @@ class Stock:
         key = _structure(calls, inputs, outputs, specs, given)
         if key not in self._made:
             whole = _joined(calls, inputs, outputs)
+            if self._dump:
+                self._dump(f"{self._mode.lower()}.{self.built}.graph.py", whole.code)
             traced = Traced(self._compile(whole.forward), whole, len(values))
             self._try(traced, calls, [specs[name] for name in values], [given[name] for name in constants])
             self._made[key] = traced
@@ -210,4 +214,6 @@ def _backend(name: str) -> Any:
 
 
 def _first_line(error: Exception) -> str:
+    """What went wrong in a backend, or else before it was asked."""
+    error = getattr(error, "inner_exception", error)
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
