@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from platforms.contract import DeviceProfile, Facts, Predicate, Verdict, all_of, fact
 
+GENERATOR = "inductor"
 QUANTIZERS = ("quantize_static", "quantize_dynamic")
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 MIB = 1 << 20
@@ -37,8 +38,11 @@ def native(*ops: str) -> Predicate:
         found = [name for name in ops if name in rows]
         if found:
             return Verdict(True, f"{' and '.join(found)} from a kernel")
-        idle = facts.get("mode") == "NONE"
-        why = "nothing is compiled" if idle else f"the compiler fuses better; custom_ops with +{ops[0]} would bring one"
+        why = f"the compiler fuses better; custom_ops with +{ops[0]} would bring one"
+        if facts.get("mode") == "NONE":
+            why = "nothing is compiled"
+        elif facts.get("backend", GENERATOR) != GENERATOR:
+            why = "no code is generated"
         return Verdict(False, f"no kernel in use for {', '.join(ops)}: {why}")
 
     return check

@@ -10,6 +10,7 @@ from engine.config.fields import BY_KEY, SERVER
 from engine.explain.flags import ABOUT
 from engine.explain.matrix import Cell, Device
 from engine.explain.page_style import SCRIPT, STYLE
+from engine.explain.pieces import piece_rows, pieces_in_short
 from engine.explain.same import LEVEL
 from engine.explain.text import FUSION_COLUMNS, fusion_cells, kernel_rows, setting_cells, setting_groups
 from engine.levels import DEFAULT_LEVEL, LEVELS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 HEADS = {
     "settings": ("setting", "value", "decided by", "why"),
+    "pieces": ("pieces", "how many", "each", "code by", "why"),
     "kernels": ("op", "calls", "computed by", "why, and what every other row says"),
     "fusions": ("fusion", *FUSION_COLUMNS[1:]),
 }
@@ -126,8 +128,10 @@ def _reasons(plan: Plan) -> str:
     native, calls, active = _figures(plan)
     requested, eligible = (sum(getattr(row, name) for row in plan.fusions) for name in ("requested", "eligible"))
     warnings = "".join(f"<li>{escape(text)}</li>" for text in plan.warnings)
+    pieces = plan.ranges[0].pieces
     blocks = [
         ("settings", f"Settings: {len(keys)}", [setting_cells(plan, key) for key in keys]),
+        *([("pieces", f"Pieces: {pieces_in_short(plan)[0]}", piece_rows(plan))] if pieces else []),
         ("kernels", f"Kernels: {native} of {calls} calls", kernel_rows(plan)),
         (
             "fusions",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.config.fields import BY_KEY, FUSE
 from engine.config.names import FUSION
+from engine.explain.pieces import piece_rows, pieces_in_short, sizes_of
 from engine.explain.same import LEVEL
 from engine.levels import LEVELS
 from engine.plan_values import FusionReport, KernelChoice, Plan
@@ -39,6 +40,8 @@ def summary(plan: Plan, why: str = "") -> list[Row]:
         else:
             plain.setdefault(choice.reason, []).append(f"{choice.op}{TIED}×{count}")
     rows += [Row("", ", ".join(names), f"reference: {reason}") for reason, names in plain.items()]
+    if plan.ranges[0].pieces:
+        rows.append(Row("pieces", *pieces_in_short(plan)))
     active = [row for row in plan.fusions if row.matched]
     rows.append(Row("fusions", f"{len(active)} active"))
     rows += [Row("", f"{row.rule} ×{row.matched}", row.reason) for row in active]
@@ -81,6 +84,7 @@ def render(
     for title, keys in groups.items():
         blocks += block(title, settings[: len(keys)])
         settings = settings[len(keys) :]
+    blocks += block("Pieces", lines(piece_rows(plan)))
     blocks += block("Kernels", lines(kernel_rows(plan)))
     fusions = [FUSION_COLUMNS, *(fusion_cells(plan, row) for row in plan.fusions)] if plan.fusions else []
     blocks += block("Fusions", lines(fusions))
@@ -145,10 +149,7 @@ def kernel_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 def _steps_with(plan: Plan, op: str) -> list[str]:
     """In which steps an op is called, where that is not in all."""
-    found = [one for one in plan.ranges if any(call.op == op for call in one.program.calls)]
-    if len(found) == len(plan.ranges):
-        return []
-    return [f"in steps of {one.start} to {one.end} tokens" for one in found]
+    return sizes_of(plan, [one for one in plan.ranges if any(call.op == op for call in one.program.calls)])
 
 
 def _kernel(choice: KernelChoice, count: int, several: bool, steps: list[str]) -> tuple[str, ...]:

@@ -18,14 +18,15 @@ SIZES, LARGEST = "compilation.capture_sizes", "compilation.max_capture_size"
 CAP, STEP = "compilation.capture_cap", "compilation.capture_step"
 
 
-def decide_captures(ledger: Ledger, graphs: Decision, failed: Failed) -> None:
+def decide_captures(ledger: Ledger, graphs: Decision, failed: Failed) -> tuple[int, ...]:
     """Settles graph mode and sizes; the sizes are decided even where nothing is captured, so that the reason can be
-    read. ``graphs``: what device and kernels can serve; ``failed``: what could not be captured at start. Raises
-    ``UserError`` for sizes that no step has or that contradict each other, and where what a user asked for could not be
-    captured."""
+    read. Returns the sizes that are wanted, those of failed graphs among them. ``graphs``: what device and
+    kernels can serve; ``failed``: what could not be captured at start. Raises ``UserError`` for sizes that no step has
+    or that contradict each other, and where what a user asked for could not be captured."""
     _check(ledger)
     found, reason, origin = _wanted(ledger, graphs.value)
-    if graphs.value != "NONE" and failed:
+    wanted = tuple(found) if graphs.value != "NONE" else ()
+    if wanted and failed:
         rest = left(graphs.value, found, _requests(ledger), failed)
         graphs, reason = _without_failed(ledger, graphs, rest, reason)
         found = list(rest.sizes)
@@ -47,6 +48,7 @@ def decide_captures(ledger: Ledger, graphs: Decision, failed: Failed) -> None:
             f"{ledger.asked(SIZES)}: nothing is captured for {listed(beyond)}, as graph mode {mode} captures decode "
             f"steps alone, of at most {_requests(ledger)} tokens (max_num_seqs)."
         )
+    return wanted
 
 
 def _kinds(ledger: Ledger, mode: str, size: int) -> tuple[str, ...]:
@@ -77,11 +79,10 @@ def _check(ledger: Ledger) -> None:
 def _wanted(ledger: Ledger, mode: str) -> tuple[list[int], str, str]:
     """Sizes, why these, and who says so."""
     sizes, maximum, requests = ledger.user(SIZES), ledger.user(LARGEST), _requests(ledger)
-    theirs = ledger.wish(SIZES)
     cap, step = ledger.wish(CAP, DEFAULT_CAP), ledger.wish(STEP)
     tokens = ledger.decisions["scheduler.max_num_batched_tokens"].value
-    if sizes or (theirs.value and not maximum):
-        return sorted({size for size in theirs.value if size <= tokens}), theirs.reason, theirs.origin
+    if sizes:
+        return sorted(set(sizes)), "asked for", ledger.wish(SIZES).origin
     found = capture_sizes(requests, tokens, maximum, cap.value, step=step.value)
     reason, origin = "from max_capture_size" if maximum else "from max_num_seqs", "derived"
     if step.value:

@@ -14,6 +14,7 @@ PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 DECIDED = {
     "dtype": "model.dtype",
     "mode": "compilation.mode",
+    "backend": "compilation.backend",
     "graph_mode": "compilation.graph_mode",
     "kv_cache_dtype": "cache.kv_cache_dtype",
     "block_size": "cache.block_size",

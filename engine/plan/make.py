@@ -86,6 +86,7 @@ def make_plan(
         "dtype": dtype,
         "storage": storage,
         "mode": mode,
+        "backend": ledger.decisions[backend.BACKEND].value,
         "graph_mode": wanted_graphs.value,
         "kv_cache_dtype": ledger.decisions["cache.kv_cache_dtype"].value,
         "block_size": ledger.decisions["cache.block_size"].value,
@@ -126,9 +127,9 @@ def make_plan(
     ends = [one.end for one in ranges]
     between = pieces.decide_pieces(ledger, mode, compilers, ends, kernels, chooser, (*RULES, *extra))
     graphs = modes.decide_graphs(ledger, wanted_graphs, capture, between, kernels, chooser)
-    captures.decide_captures(ledger, graphs, observations.uncaptured)
+    captured = captures.decide_captures(ledger, graphs, observations.uncaptured)
     if mode == "PIECEWISE":
-        ranges = with_fixed(ranges, compiled_sizes(ledger))
+        ranges = with_fixed(ranges, compiled_sizes(ledger, captured))
         ranges = with_pieces(ranges, between, ledger.decisions[backend.BACKEND].value, kernels, chooser.ops)
     if observations.blocks:
         sizes.decide_blocks(ledger, observations.blocks, observations.space)

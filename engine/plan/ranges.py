@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from engine.compile.cut import cut
 from engine.ops import Op
-from engine.plan.backend import BACKEND, GENERATOR, UNCOMPILED
+from engine.plan.backend import BACKEND, GENERATOR
 from engine.plan.kernels import describe, input_specs
 from engine.plan.ledger import Ledger
 from engine.plan.pieces import SIZES
@@ -18,11 +18,10 @@ CAPTURED = "capture_sizes"
 """Among compiled sizes: all that are captured."""
 
 
-def compiled_sizes(ledger: Ledger) -> frozenset[int]:
-    """Token counts for which pieces get code of their own."""
+def compiled_sizes(ledger: Ledger, captured: Collection[int]) -> frozenset[int]:
+    """Token counts for which pieces get code of their own. ``captured``: those that graphs are wanted for."""
     if ledger.decisions[BACKEND].value != GENERATOR:
         return frozenset()
-    captured = ledger.decisions["compilation.capture_sizes"].value
     sizes = ledger.decisions[SIZES].value
     return frozenset(one for size in sizes for one in (captured if size == CAPTURED else (size,)))
 
@@ -98,8 +97,8 @@ def _generator(calls: Sequence[Call], plain: Sequence[Call], backend: str, ops: 
     if not plain:
         return "native", "every call is a kernel of its own"
     if backend != GENERATOR:
-        how = "pieces are not compiled" if backend == UNCOMPILED else "it generates no code"
-        return "native", f"backend {backend}: {how}, {_count(len(plain), 'plain call')} run one by one"
+        runs = f"{_count(len(plain), 'plain call')} {'runs' if len(plain) == 1 else 'run'} as written"
+        return "native", f"{runs}: backend {backend} generates no code"
     apart = dict.fromkeys(call.op for call in plain if stays_apart(ops[call.op]))
     inlined = sum(call.op not in apart for call in plain)
     said = f"; {', '.join(apart)} {'stay' if len(apart) > 1 else 'stays'} apart" if apart else ""
@@ -107,7 +106,7 @@ def _generator(calls: Sequence[Call], plain: Sequence[Call], backend: str, ops: 
         return "native", f"no plain call can become generated code{said}"
     verb = "becomes" if inlined == 1 else "become"
     kernels = len(calls) - len(plain)
-    beside = f", {_count(kernels, 'kernel')} called between them" if kernels else ""
+    beside = f", around {_count(kernels, 'call')} of kernels" if kernels else ""
     return GENERATOR, f"{_count(inlined, 'plain call')} {verb} generated code{beside}{said}"
 
 

@@ -47,7 +47,8 @@ def test_nothing_overflows(name: str, width: int) -> None:
 def test_nothing_is_lost(name: str, width: int) -> None:
     plan = PLANS[name]
     text = render(plan, width, False, "the only one", [Row("model", "toy", "a file")])
-    reasons = [row.reason for row in (*plan.decisions.values(), *plan.kernels, *plan.fusions)]
+    pieces = [row for one in plan.ranges for row in one.pieces]
+    reasons = [row.reason for row in (*plan.decisions.values(), *plan.kernels, *plan.fusions, *pieces)]
     said = [verdict.reason for row in plan.kernels for _, verdict in row.considered if not verdict]
     whole = words(text)
     for reason in (*reasons, *said, *plan.warnings, "the only one", "a file"):
@@ -57,6 +58,7 @@ def test_nothing_is_lost(name: str, width: int) -> None:
         assert key.startswith("compilation.pass_config.") or (BY_KEY[key].flag if key in BY_KEY else key) in whole
     assert all(row.op in whole for row in plan.kernels)
     assert all(row.rule in whole for row in plan.fusions)
+    assert all({row.name, f"×{row.count}", str(row.calls), row.generator} <= set(whole) for row in pieces)
 
 
 def test_wide_text_states_each_decision_in_one_line() -> None:
@@ -104,12 +106,16 @@ def test_the_summary_says_what_is_off_and_why(name: str) -> None:
     plan = PLANS[name]
     rows = summary(plan, "asked for by name")
     labels = [row.label for row in rows if row.label]
-    assert labels[:7] == ["platform", "level", "compile mode", "graph mode", "dtype", "kernels", "fusions"]
+    pieces = ["pieces"] * (plan["compilation.mode"] == "PIECEWISE")
+    order = ["platform", "level", "compile mode", "graph mode", "dtype", "kernels", *pieces, "fusions"]
+    assert labels[: len(order)] == order
     text = flat(render_rows(rows, 200, False))
     for report in plan.fusions:
         assert report.rule in text and flat(report.reason) in text
     for choice in plan.kernels:
         assert choice.op in text and flat(choice.reason) in text
+    for piece in plan.ranges[0].pieces:
+        assert piece.name in text and flat(piece.reason) in text and piece.generator in text
     assert ("warning" in labels) == bool(plan.warnings)
     assert f"{sum(c.count for c in plan.kernels if c.target)} of {sum(c.count for c in plan.kernels)} calls" in text
 

@@ -40,9 +40,14 @@ def brief(plan: Plan) -> dict[str, dict[str, object]]:
     return {
         "settings": {key: short(row.value) for key, row in plan.decisions.items() if not IMPLIED.search(key)},
         "kernels": {f"{row.op} ×{row.count}": row.chosen for row in plan.kernels},
+        "pieces": {f"{one.start}..{one.end}": pieces(one) for one in plan.ranges if one.pieces},
         "fusions": {row.rule: state(row, plan.ranges[-1].end) for row in plan.fusions if row.requested},
         "warnings": dict(enumerate(plan.warnings)),
     }
+
+
+def pieces(one: TokenRange) -> str:
+    return ", ".join(f"{row.name} ×{row.count} of {row.calls} by {row.generator}" for row in one.pieces)
 
 
 def state(row: FusionReport, most: int) -> str:

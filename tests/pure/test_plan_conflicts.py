@@ -28,6 +28,9 @@ HOPPER = described("cuda", "sm_90")
         ("-cc.custom_ops=-rms_norm --kernel=rms_norm=triton", ["custom_ops=-rms_norm", "--kernel rms_norm=triton"]),
         ("-cc.mode=1 -cc.graph_mode=PIECEWISE", ["mode=STOCK_TORCH_COMPILE", "graph_mode=PIECEWISE"]),
         ("-cc.backend=bogus", ["backend=bogus", "inductor, eager"]),
+        ("-cc.compile_sizes=3 --capture-sizes=1,8", ["compile_sizes=3", "--capture-sizes=1,8", "no step has 3 tokens"]),
+        ("-cc.mode=1 -cc.pass_config.fuse_rope_kvcache=true", ["fuse_rope_kvcache=true", "mode STOCK_TORCH_COMPILE"]),
+        ("-cc.mode=2 -cc.pass_config.fuse_rope_kvcache=true", ["fuse_rope_kvcache=true", "mode DYNAMO_TRACE_ONCE"]),
         ("-cc.compile_sizes=9000", ["compile_sizes=9000", "max_num_batched_tokens"]),
         ("-cc.compile_ranges_endpoints=64,9000", ["compile_ranges_endpoints=64,9000", "max_num_batched_tokens"]),
         ("-pp 3", ["--pipeline-parallel-size=3", "each stage needs a layer", "2 in all"]),
@@ -54,6 +57,11 @@ def test_any_backend_of_torch_s_is_taken_where_torch_compiles_the_whole(mode):
         ("-cc.splitting_ops=attention,mla_attention", "no call of that name"),
         ("-cc.splitting_ops=attention,nonsense", "nonsense"),
         ("-cc.compile_sizes=3,8", "no step has 3 tokens"),
+        ("-cc.mode=1 -cc.compile_sizes=8", "-cc.compile_sizes=8 (command line) has no effect: mode STOCK_TORCH_COMPILE"),
+        ("-cc.mode=2 --cache-dir=x", "--cache-dir=x (command line) has no effect: mode DYNAMO_TRACE_ONCE"),
+        ("-cc.backend=eager --cache-dir=x", "--cache-dir=x (command line) has no effect: backend eager"),
+        ("-O0 --cache-dir=x", "--cache-dir=x (command line) has no effect: nothing is compiled"),
+        ("-cc.graph_mode=FULL_DECODE_ONLY --capture-sizes=8,2048", "nothing is captured for 2048 tokens"),
         ("-cc.pass_config.allreduce_max_size_mb=8", "act nowhere here: fuse_allreduce_rms"),
         ("-O0 -cc.pass_config.rope_kvcache_max_tokens=8", "act nowhere here: fuse_rope_kvcache"),
         ("-O0 --kernel rotary_kv_write=triton", "--kernel rotary_kv_write=triton (command line) has no effect"),
@@ -140,7 +148,11 @@ MI300 = described("rocm", "gfx942", aiter=AITER)
 
 @pytest.mark.parametrize(
     ("profile", "model", "words"),
-    [(MI300, MLA, ("-cc.mode=2",)), (MI300, MLA, ("-cc.mode=NONE",)), (replace(MI300, origin="measured"), LLAMA, ())],
+    [
+        (MI300, MLA, ("-cc.mode=2",)),
+        (MI300, MLA, ("-cc.mode=NONE",)),
+        (replace(MI300, features=MI300.features - {"graph.capture"}), LLAMA, ()),
+    ],
     ids=["attention, torch compiles", "attention, nothing compiled", "device"],
 )
 def test_no_kernel_is_chosen_for_graphs_that_attention_or_the_device_rule_out(profile, model, words):

@@ -85,7 +85,8 @@ def test_number_formats_and_instructions_by_architecture():
     assert having("mma.mfma") == {"gfx90a", "gfx942", "gfx950"} and having("mma.wmma") == {"gfx1100", "gfx1201"}
     assert having("dtype.bfloat16") == {target for _, target in ACCELERATORS} | {"amx"}
     assert having("mem.shared_with_host") == {"sm_87"} | {target for name, target in TARGETS if name == "cpu"}
-    assert having("graph.capture") == {target for _, target in ACCELERATORS}
+    assert having("graph.capture") == {target for _, target in TARGETS}
+    assert having("compile.native") == {target for name, target in TARGETS if name == "cpu"}
 
 
 LIMITS = ("shared_memory", "warp_size", "warps_per_unit", "compute_units", "l2_bytes")
@@ -114,8 +115,6 @@ def test_figures_of_the_vendors_documents(name, target):
 
 
 KINDS = re.compile(r"(dtype|mma|copy|cluster|launch|isa|graph|mem|link|tool|compile)\.[a-z0-9_.]+")
-UNTIL_BUILT = {"compile.native"}
-"""No device of ours has it: what a platform with a compiler of its own would say."""
 
 
 def test_features_that_code_names_exist_on_some_target():
@@ -128,8 +127,7 @@ def test_features_that_code_names_exist_on_some_target():
                     named[text] = str(path)
     there = {feature for name, target in TARGETS for feature in described(name, target).features}
     assert {"copy.async", "graph.capture", "compile.inductor"} <= set(named), "the search finds some"
-    assert {text: path for text, path in named.items() if text not in there | UNTIL_BUILT} == {}
-    assert not there & UNTIL_BUILT, "an exception that is none any more"
+    assert {text: path for text, path in named.items() if text not in there} == {}
 
 
 def test_features_of_an_architecture_belong_together():

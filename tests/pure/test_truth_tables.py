@@ -33,8 +33,7 @@ def test_what_a_level_asks_for(name, target, level):
     assert {row.rule for row in found.fusions if row.requested} == LEVEL_TABLE[level.number]
     assert {row.rule for row in found.fusions} == set(FUSIONS) and len(FUSIONS) == 12
     assert found["kernel_config.autotune"] is (level.number > 0)
-    if name != "cpu":
-        assert (found["compilation.mode"], found["compilation.graph_mode"]) == MODES[level.number]
+    assert (found["compilation.mode"], found["compilation.graph_mode"]) == MODES[level.number]
 
 
 @pytest.mark.parametrize(("name", "target"), TARGETS)
@@ -209,7 +208,8 @@ def test_what_levels_and_flags_resolve_to(words, mode, custom_ops, graphs, rules
     found = plan(described("cuda", "sm_90"), STATIC, *words.split())
     assert (found["compilation.mode"], found["compilation.graph_mode"]) == (mode, graphs)
     assert custom_ops in found["compilation.custom_ops"]
-    rope = {"fuse_rope_kvcache"} if "-O2" in words or "-O3" in words else set()
+    pieces = "-cc.mode=1" not in words and "-cc.mode=2" not in words
+    rope = {"fuse_rope_kvcache"} if pieces and ("-O2" in words or "-O3" in words) else set()
     assert on(found) == rules | rope
     by_hand = "-rms_norm" not in words and (custom_ops == "all" or "+rms_norm" in words)
     assert (chosen(found, "rms_norm") == {"flashinfer"}) is by_hand
