@@ -115,7 +115,8 @@ def program_text(program: Program, rows: Mapping[tuple[str, str], str]) -> str:
     lines = [f"input {value.name}: {_type(value.dtype, value.shape)}" for value in program.inputs]
     lines += [f"weight {row.name}: {_type(row.dtype, row.shape)} {row.format}" for row in program.weights.values()]
     lines += [
-        f"cache {row.name}: {row.dtype} {row.kind} heads={row.heads} dims={row.dims} window={row.window} page={row.page}"
+        f"cache {row.name}: {row.dtype} {row.kind} heads={row.heads} dims={row.dims} window={row.window} "
+        f"page={row.page}"
         for row in program.caches.values()
     ]
     lines += [call_text(program, call, rows) for call in program.calls]

@@ -38,15 +38,15 @@ def make_compiler(plan: Plan, ops: Mapping[str, Op]) -> Compiler | Stock | None:
     """What compiles the plan's pieces, or in modes that cut none its programs; ``None`` where nothing is generated.
     Raises ``UserError`` as ``open_store``, and for a backend that torch does not know."""
     mode, backend = plan[MODE], plan[BACKEND]
+    dump = Dumper(Path(plan[DUMP])) if plan[DUMP] else None
     if mode in WHOLE:
         from engine.compile.stock import Stock
 
-        return Stock(ops, mode, backend)
+        return Stock(ops, mode, backend, dump)
     if mode != "PIECEWISE" or backend != GENERATOR:
         return None
     from engine.compile.compiler import Compiler
 
-    dump = Dumper(Path(plan[DUMP])) if plan[DUMP] else None
     return Compiler(ops, open_store(plan), {**settings(plan), **environment(plan, ops)}, dump)
 
 
