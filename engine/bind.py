@@ -57,9 +57,10 @@ class Bound:
         for step, (number, row, call, spots) in enumerate(steps):
             inputs = self._pack(row, call, spots, weights) if row and spots else call.inputs
             function = load_target(row.target) if row else ops[call.op].reference
-            ends = [tuple(same[number].get(name, name) for name in names) for names in (inputs, call.outputs)]
-            bound = BoundCall(call.op, row.name if row else "", function, *ends, call.attributes, ops[call.op].mutates)
-            self.calls[number].append(bound)
+            first = same[number]
+            taken, made = (tuple(first.get(name, name) for name in names) for names in (inputs, call.outputs))
+            rest = call.attributes, ops[call.op].mutates
+            self.calls[number].append(BoundCall(call.op, row.name if row else "", function, taken, made, *rest))
             for weight in {call.inputs[at] for at in spots} - plain:
                 if last[weight] == step:
                     del weights[weight]

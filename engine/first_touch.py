@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +13,10 @@ from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, 
 from engine.plan import DECIDED, Observations
 from engine.plan.kernels import ask, call_facts
 from engine.plan_values import Plan, digest
+from engine.remembered import package_hash, passed, remember
 from platforms.contract import Kernel, Runtime
 
 logger = logging.getLogger("engine")
-_LARGE = 2**20
-"""Bytes from which a file counts by size and time of change: no source, but what was built from some."""
 
 
 def first_touch(
@@ -56,7 +51,7 @@ def _touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> st
     dtype = plan["model.dtype"]
     parts = [plan.profile.to_json(), dtype, str(torch.__version__), row.target, row.pack, _sources(row, op)]
     file = cache / f"{digest(parts)}.json"
-    if _passed(file):
+    if passed(file):
         return ""
     found = _smallest(row, op, plan)
     if found is None:
@@ -65,7 +60,7 @@ def _touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> st
         return ""
     problem = _compare(row, op, dtype, runtime, *found)
     if not problem:
-        _remember(file, f"{row.op} {row.name}: {found[0]}")
+        remember(file, f"{row.op} {row.name}: {found[0]}")
     return problem
 
 
@@ -110,40 +105,4 @@ def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inpu
 def _sources(row: Kernel, op: Op) -> list[str]:
     """One hash for each package whose code decides the comparison: the row's, its packer's, the reference's."""
     names = {target.partition(":")[0].partition(".")[0] for target in (row.target, row.pack) if target}
-    return [_package(name) for name in sorted(names | {Op.__module__.rpartition(".")[0], op.reference.__module__})]
-
-
-def _package(name: str) -> str:
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    files: list[Path] = []
-    if spec is not None and spec.submodule_search_locations:
-        files = [file for folder in spec.submodule_search_locations for file in Path(folder).rglob("*")]
-    elif spec is not None and spec.origin:
-        files = [Path(spec.origin)]
-    total = hashlib.sha256(name.encode())
-    for file in sorted(file for file in files if file.is_file() and file.parent.name != "__pycache__"):
-        facts = file.stat()
-        large = facts.st_size >= _LARGE
-        content = f"{facts.st_size} {facts.st_mtime_ns}".encode() if large else file.read_bytes()
-        total.update(hashlib.sha256(content).digest())
-    return total.hexdigest()
-
-
-def _passed(file: Path) -> bool:
-    try:
-        return isinstance(json.loads(file.read_text())["passed"], str)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _remember(file: Path, what: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"passed": what}))
-        draft.replace(file)
-    except OSError as error:
-        logger.debug("what passed at first touch is not remembered: %s", error)
+    return [package_hash(name) for name in sorted(names | {Op.__module__.rpartition(".")[0], op.reference.__module__})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,11 +49,14 @@ class Work:
         free: Iterable[str] = (),
         results: Iterable[str] = (),
     ) -> None:
-        read = {name for call in calls for name in call.inputs}
+        read, made = dict[str, None](), set[str]()
+        for call in calls:
+            read |= dict.fromkeys(name for name in call.inputs if name not in made)
+            made |= set(call.outputs)
         self.free, self.results = tuple(free), tuple(results)
         self.values: list[Any] = []
         self._places: dict[str, int] = {}
-        for name in [*(name for name in given if name in read), *self.free]:
+        for name in [*(name for name in read if name in given), *self.free]:
             self.values[self._place(name)] = given.get(name)
         keep = {*self._places, *self.results}
         last = {name: at for at, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
@@ -61,6 +65,15 @@ class Work:
             inputs, outputs = (tuple(map(self._place, names)) for names in (call.inputs, call.outputs))
             dead = {self._place(n) for n in (*call.inputs, *call.outputs) if last[n] == at and n not in keep}
             self.calls.append(Placed(call, call.function, inputs, outputs, call.attributes, tuple(dead)))
+
+    def over(self, given: Mapping[str, Any]) -> Work:
+        """The same calls with other tensors in place of some of those that were given."""
+        other = copy(self)
+        other.values = self.values.copy()
+        for name, tensor in given.items():
+            if name in self._places:
+                other.values[self._places[name]] = tensor
+        return other
 
     def __call__(self) -> None:
         self.run({})
@@ -71,7 +84,11 @@ class Work:
         for name, tensor in inputs.items():
             values[self._places[name]] = tensor
         for placed in self.calls:
-            result = placed.function(*[values[at] for at in placed.inputs], **placed.attributes)
+            try:
+                result = placed.function(*[values[at] for at in placed.inputs], **placed.attributes)
+            except Exception as error:
+                error.add_note(f"in {placed.call}")
+                raise
             targets = placed.outputs
             if len(targets) == 1:
                 values[targets[0]] = result

@@ -26,6 +26,7 @@ from platforms.contract import DeviceError, FusionRule, Memory, PlatformPlugin, 
 
 if TYPE_CHECKING:
     from engine.compile.compiler import Compiler
+    from engine.compile.stock import Stock
     from engine.graphs.executor import Executor
     from engine.runner import Runner
     from engine.weights.checkpoint import Checkpoint
@@ -120,7 +121,7 @@ def _serve(
         if plan["compilation.debug_dump_path"]:
             from engine.compile.dump import dump_plan
 
-            dump_plan(plan, ops, extra, Path(plan["compilation.debug_dump_path"]))
+            dump_plan(plan, checkpoint.config, ops, extra, Path(plan["compilation.debug_dump_path"]))
     program = plan.program
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
@@ -163,7 +164,7 @@ def _space(plan: Plan, before: Memory, after: Memory, graphs: int) -> Space:
     )
 
 
-def _rows(compiler: Compiler | None, executor: Executor, planned: int) -> list[Row]:
+def _rows(compiler: Compiler | Stock | None, executor: Executor, planned: int) -> list[Row]:
     """What was compiled and captured, for the table at start-up."""
     rows = []
     if compiler is not None:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from engine.compile.cut import Segment
 from engine.graphs.buffers import Buffers
 from engine.graphs.dispatch import Key
 from engine.graphs.executor import Executor
-from engine.graphs.legality import illegal
 from engine.graphs.works import Works
-from engine.ops import Op
 from engine.work import Work
 from platforms.contract import CapturedGraph, DeviceError, GraphBackend
 
@@ -21,7 +20,8 @@ Part = CapturedGraph | Work
 
 class Graphs:
     """Captures what it can of ``wanted``, at least one. ``works``: of each range of the executor; ``width``: columns of
-    the block tables; ``report`` is told after each. ``failed``: key → why there is no graph."""
+    the block tables; ``legality`` says why a segment cannot be captured, or nothing; ``report`` is told after each.
+    ``failed``: key → why there is no graph."""
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class Graphs:
         works: Sequence[Works],
         backend: GraphBackend,
         wanted: Sequence[Key],
-        ops: Mapping[str, Op],
+        legality: Callable[[Segment, Work, Works], str],
         width: int,
         report: Callable[[int], None] = lambda captured: None,
     ) -> None:
         self.failed: dict[Key, str] = {}
-        self._moved, self._ops = executor.moved, ops
+        self._moved, self._legality = executor.moved, legality
         self._steps: dict[Key, list[Part]] = {}
         self._hidden: dict[Key, dict[str, Any]] = {}
         tokens, requests = (max(getattr(key, name) for key in wanted) for name in ("tokens", "requests"))
@@ -86,11 +86,11 @@ class Graphs:
     def _refusal(self, key: Key, works: Works) -> str:
         """Why no graph of this kind is legal, or nothing. Segments of one structure are looked at once."""
         seen = {
-            segment.structure: work
+            segment.structure: (segment, work)
             for segment, work in works.segments(key, self._buffers)
             if key.kind == "FULL" or segment.kind == "piece"
         }
-        return next((problem for work in seen.values() if (problem := illegal(work, self._ops, works.values))), "")
+        return next((problem for part in seen.values() if (problem := self._legality(*part, works))), "")
 
     def _capture(self, key: Key, works: Works, backend: GraphBackend, pool: Any) -> None:
         parts: list[Part] = []

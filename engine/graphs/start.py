@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from engine.compile.key import environment
 from engine.graphs.capture import Graphs
+from engine.graphs.checked import Checked
 from engine.graphs.dispatch import Dispatcher, Key, keys
 from engine.graphs.executor import Executor
 from engine.graphs.space import table_width
 from engine.graphs.works import Works
 from engine.ops import Op
 from engine.plan_values import Plan
+from engine.weights.resolve import cache_root
 from platforms.contract import GraphBackend
 
 _log = logging.getLogger("engine")
@@ -40,7 +43,8 @@ def capture(
     except ValueError as error:
         return {(key.kind, key.tokens): str(error) for key in wanted}
     with torch.inference_mode(), executor.runtime.compute():
-        graphs = Graphs(executor, works, backend, wanted, ops, table_width(plan), report)
+        checked = Checked(ops, environment(plan, ops), cache_root() / "captured")
+        graphs = Graphs(executor, works, backend, wanted, checked, table_width(plan), report)
     if graphs.nbytes > planned:
         _log.warning("graphs take %d bytes, %d were planned for", graphs.nbytes, planned)
     executor.use(Dispatcher(plan["compilation.graph_mode"], graphs.captured), graphs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.compile.cut import Segment
@@ -13,62 +13,66 @@ from engine.work import BoundCall, Work
 
 
 class Works:
-    """Of one range. ``constants``: weights and caches by name. Raises ``ValueError`` where values pass between
-    segments that have no buffer."""
+    """Of one range. ``constants``: weights and caches by name. ``values``: types of the program's values. Raises
+    ``ValueError`` where values pass between segments that have no buffer."""
 
     def __init__(self, one: BoundRange, constants: Mapping[str, Any]) -> None:
         self._body = [part for part in one.segments if part[0].kind != "tail"]
         self._tail = [name for segment, _ in one.segments if segment.kind == "tail" for name in segment.inputs]
         self._places = places(one.program, [segment for segment, _ in one.segments])
         self._constants = constants
+        self._whole: Work | None = None
+        self._segments: dict[bool, list[Work]] = {}
         self.values = one.program.values
 
     @property
     def used(self) -> set[Place]:
         return set(self._places.values())
 
-    def kept(self, buffers: Buffers, tokens: int) -> dict[str, Any]:
-        """What passes between segments, in buffers, by name."""
-        return {name: buffers.place(place, tokens) for name, place in self._places.items()}
-
     def hidden(self, buffers: Buffers, tokens: int) -> dict[str, Any]:
-        """What the tail reads once a step is done; logit rows aside."""
-        return {name: x for name, x in self.kept(buffers, tokens).items() if name in self._tail}
+        """What the tail reads once a step is done, in buffers; logit rows aside."""
+        return {name: buffers.place(self._places[name], tokens) for name in self._tail if name in self._places}
 
     def whole(self, key: Key, buffers: Buffers) -> Work:
-        calls = [call for _, calls in self._body for call in calls]
-        return self._work(calls, buffers.inputs(key), self.hidden(buffers, key.tokens))
+        given = self._given(key, buffers)
+        if self._whole is None:
+            calls = [call for _, calls in self._body for call in calls]
+            self._whole = self._work(calls, given, [name for name in self._tail if name in self._places])
+        return self._whole.over(given)
 
     def segments(self, key: Key, buffers: Buffers) -> list[tuple[Segment, Work]]:
         """Each by itself, reading and leaving values in buffers. Inputs over requests are free unless ``key`` has
         buffers for them."""
-        kept, inputs = self.kept(buffers, key.tokens), buffers.inputs(key)
+        given, full = self._given(key, buffers), key.kind == "FULL"
+        if full not in self._segments:
+            self._segments[full] = [
+                self._work(calls, given, [name for name in segment.outputs if name in self._places], segment.inputs)
+                for segment, calls in self._body
+            ]
         return [
-            (
-                segment,
-                self._work(
-                    calls,
-                    {**inputs, **{name: kept[name] for name in segment.inputs if name in kept}},
-                    {name: kept[name] for name in segment.outputs if name in kept},
-                    segment.inputs,
-                ),
-            )
-            for segment, calls in self._body
+            (segment, work.over(given)) for (segment, _), work in zip(self._body, self._segments[full], strict=True)
         ]
+
+    def _given(self, key: Key, buffers: Buffers) -> dict[str, Any]:
+        """Buffers by the names of inputs and values, and as what the copies at the end write."""
+        views = {place: buffers.place(place, key.tokens) for place in self.used}
+        kept = {name: views[place] for name, place in self._places.items()}
+        return buffers.inputs(key) | kept | {_kept(name): buffer for name, buffer in kept.items()}
 
     def _work(
         self,
-        calls: Iterable[BoundCall],
+        calls: Sequence[BoundCall],
         given: Mapping[str, Any],
-        results: Mapping[str, Any],
+        results: Iterable[str],
         reads: Iterable[str] = (),
     ) -> Work:
         """Calls, then a copy of each result into its buffer. What of ``reads`` is not given is free."""
-        fixed = {**self._constants, **given, **{f"{name} kept": buffer for name, buffer in results.items()}}
-        copies = [
-            BoundCall("copy", "", copy, (f"{name} kept", name), (f"{name} kept",), mutates=(0,)) for name in results
-        ]
-        return Work([*calls, *copies], fixed, [name for name in reads if name not in fixed])
+        copies = [BoundCall("copy", "", copy, (_kept(name), name), (_kept(name),), mutates=(0,)) for name in results]
+        return Work([*calls, *copies], {**self._constants, **given}, [name for name in reads if name not in given])
+
+
+def _kept(name: str) -> str:
+    return f"{name} kept"
 
 
 def copy(buffer: Any, value: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import re
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path

@@ -36,4 +36,4 @@ class GraphBackend(Protocol):
         """An opaque memory pool that captures may share."""
 
     def capture(self, work: Work, pool: Any) -> CapturedGraph:
-        """Record ``work``, warmed up before on the same stream. Raises ``DeviceError`` naming illegal work."""
+        """Record ``work``, run once before where that is needed. Raises ``DeviceError`` naming illegal work."""
