@@ -24,9 +24,9 @@ PIECES, GENERATES = any_of(feature(FEATURE + GENERATOR), feature(FEATURE + NATIV
 CAPTURES = feature("graph.capture")
 WHOLE: Mapping[str, str] = MappingProxyType(
     {
-        "STOCK_TORCH_COMPILE": "torch.compile is given the whole program, without cache and fusions of ours",
-        "DYNAMO_TRACE_ONCE": "torch.compile traces the whole program once and drops its guards, without cache and "
-        "fusions of ours",
+        "STOCK_TORCH_COMPILE": "torch.compile takes every run of plain calls, without cache and fusions of ours",
+        "DYNAMO_TRACE_ONCE": "torch.compile traces every run of plain calls once and drops its guards, without cache "
+        "and fusions of ours",
     }
 )
 """Modes that cut nothing, and what they do."""

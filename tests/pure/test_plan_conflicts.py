@@ -57,7 +57,7 @@ def test_any_backend_of_torch_s_is_taken_where_torch_compiles_the_whole(mode):
         ("-cc.splitting_ops=attention,mla_attention", "no call of that name"),
         ("-cc.splitting_ops=attention,nonsense", "nonsense"),
         ("-cc.compile_sizes=3,8", "no step has 3 tokens"),
-        ("-cc.mode=1 -cc.compile_sizes=8", "-cc.compile_sizes=8 (command line) has no effect: mode STOCK_TORCH_COMPILE"),
+        ("-cc.mode=1 -cc.compile_sizes=8", "compile_sizes=8 (command line) has no effect: mode STOCK_TORCH_COMPILE"),
         ("-cc.mode=2 --cache-dir=x", "--cache-dir=x (command line) has no effect: mode DYNAMO_TRACE_ONCE"),
         ("-cc.backend=eager --cache-dir=x", "--cache-dir=x (command line) has no effect: backend eager"),
         ("-O0 --cache-dir=x", "--cache-dir=x (command line) has no effect: nothing is compiled"),

@@ -1,0 +1,107 @@
+"""What levels and flags come to on a host processor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.config import collect
+from engine.plan import Plan, plan_for
+from platforms.cpu.plugin import CpuPlugin
+from platforms.cpu.probe import find_generator
+from platforms.machine import Machine
+from tests.described_plans import TARGETS, chosen, described, plan
+from tests.model_configs import LLAMA
+
+HOSTS = [target for name, target in TARGETS if name == "cpu"]
+V3 = described("cpu", "x86-64-v3")
+EVERY = list(range(1, 129))
+
+
+def captured(found: Plan) -> tuple[str, str, list[int]]:
+    return found["compilation.mode"], found["compilation.graph_mode"], list(found["compilation.capture_sizes"])
+
+
+@pytest.mark.parametrize("target", HOSTS)
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("-O0", ("NONE", "NONE", [])),
+        ("-O1", ("PIECEWISE", "PIECEWISE", EVERY)),
+        ("-O2", ("PIECEWISE", "FULL_AND_PIECEWISE", EVERY)),
+        ("-O3", ("PIECEWISE", "FULL_AND_PIECEWISE", EVERY)),
+        ("--enforce-eager", ("NONE", "NONE", [])),
+    ],
+)
+def test_levels_differ_in_what_runs(target, level, expected):
+    """A described host and one that is here are planned for alike."""
+    described_plan = plan(described("cpu", target), LLAMA, level)
+    assert captured(described_plan) == expected
+    here = replace(described("cpu", target), origin="measured")
+    assert captured(plan(here, LLAMA, level)) == expected
+    assert {row.generator for row in described_plan.ranges[0].pieces} <= {"native"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ("--max-num-seqs=5", [1, 2, 3, 4, 5]),
+        ("--max-num-seqs=300", list(range(1, 301))),
+        ("--max-num-batched-tokens=64", list(range(1, 65))),
+        ("--max-capture-size=3", [1, 2, 3]),
+        ("--max-capture-size=200", list(range(1, 201))),
+        ("--capture-sizes=2,16", [2, 16]),
+        ("--max-num-seqs=3 -cc.graph_mode=FULL_DECODE_ONLY", [1, 2, 3]),
+    ],
+)
+def test_every_count_of_tokens_is_captured_unless_a_user_says_which(words, sizes):
+    found = plan(V3, LLAMA, *words.split())
+    assert list(found["compilation.capture_sizes"]) == sizes
+    assert found["compilation.max_capture_size"] == sizes[-1]
+
+
+def test_an_offline_host_captures_as_many_as_it_runs():
+    given = collect([], {}).given
+    found = plan_for(CpuPlugin(), V3, LLAMA, given, offline=True)
+    assert list(found["compilation.capture_sizes"]) == list(range(1, 257))
+
+
+def test_a_code_generator_takes_plain_calls_and_with_none_norms_and_activations_too():
+    found = plan(V3, LLAMA, "-cc.backend=inductor")
+    assert {row.generator for row in found.ranges[0].pieces} == {"inductor"}
+    assert found["compilation.custom_ops"] == ["all"] and chosen(found, "rms_norm") != {"reference"}
+    handed = plan(V3, LLAMA, "-cc.backend=inductor", "-cc.custom_ops=none")
+    assert chosen(handed, "rms_norm") == chosen(handed, "silu_and_mul") == {"reference"}
+    assert chosen(handed, "linear") == {"torch_transposed"} and chosen(handed, "attention") == {"torch_grouped"}
+    (middle,) = [row for row in handed.ranges[0].pieces if row.name == "middle"]
+    assert middle.generator == "inductor" and middle.reason.startswith("6 plain calls become generated code")
+
+
+def machine(environ: dict[str, str], *there: str) -> Machine:
+    return Machine(environ=environ, which=lambda name: f"/opt/{name}" if name in there else None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "there", "expected", "said"),
+    [
+        ({}, ("g++",), True, "/opt/g++"),
+        ({}, ("c++", "clang++"), False, "g++, which is not found"),
+        ({"CXX": "clang++"}, ("clang++",), True, "/opt/clang++"),
+        ({"CXX": "icpx"}, ("g++",), False, "icpx (CXX), which is not found"),
+        ({"CXX": ""}, ("g++",), True, "/opt/g++"),
+    ],
+)
+def test_torch_s_generator_needs_the_compiler_that_it_calls(environ, there, expected, said):
+    """It takes ``CXX``, else g++, and looks for no other."""
+    found, why = find_generator(machine(environ, *there))
+    assert found is expected and said in why
+
+
+def test_features_say_how_they_are_known():
+    profile = CpuPlugin(machine({}, "g++")).probe().profiles[0]
+    for name in ("compile.native", "graph.capture", "compile.inductor"):
+        assert name in profile.features and profile.evidence[f"features.{name}"]
+    bare = CpuPlugin(machine({})).probe().profiles[0]
+    assert {"compile.native", "graph.capture"} <= bare.features and "compile.inductor" not in bare.features
+    assert any("code generator absent" in line for line in CpuPlugin(machine({})).probe().evidence)
