@@ -15,6 +15,7 @@ from engine.compile.start import bound_ranges, make_compiler
 from engine.compile.stock import Stock
 from engine.errors import UserError
 from engine.fusion import RULES, all_ops
+from engine.graphs.legality import illegal
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
 from engine.ops import OPS as VOCABULARY
@@ -225,3 +226,5 @@ def test_fake_tensors_go_through_what_was_compiled_without_reaching_the_compiled
     program = twins.range.program
     assert [(5, *program.values[name].shape[1:]) for name in call.outputs] == [tuple(x.shape) for x in found]
     assert all(isinstance(x, FakeTensor) for x in found)
+    fixed = {name: torch.zeros(5, dtype=torch.int64) for name in call.inputs if name not in twins.constants}
+    assert illegal(Work([call], {**twins.constants, **fixed}), OPS) == ""
