@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from engine.compile import generate, opaque
-from engine.compile.generate import Layout, Unit
 from engine.compile.store import Store
+from engine.compile.trace import Layout, Unit
 from engine.errors import UserError
 from engine.ops import Op, Spec
 from engine.plan_values import digest
@@ -73,7 +73,7 @@ class Compiler:
         read = dict.fromkeys(name for call in calls for name in call.inputs if name not in made)
         inputs = sorted(read, key=lambda name: types.layout(name).stride is not None)
         numbers = {name: at for at, name in enumerate([*inputs, *(n for call in calls for n in call.outputs)])}
-        bodies, described = [], []
+        bodies, described = list[Any](), list[Any]()
         for call in calls:
             ends = types.all(call.inputs), types.all(call.outputs)
             name = opaque.name_of(call, *ends) if call.row else ""

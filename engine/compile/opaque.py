@@ -55,27 +55,29 @@ def register(name: str, call: BoundCall, inputs: Sequence[Spec], outputs: Sequen
     is fine."""
     import torch
 
-    packet = getattr(torch.ops, NAMESPACE)
+    packet: Any = getattr(torch.ops, NAMESPACE)
+    library: Any = torch.library
     again = name in _BODIES
     _BODIES[name] = _body(call.function, dict(call.attributes))
     if again:
-        return getattr(packet, name).default  # type: ignore[no-any-return]
+        return getattr(packet, name).default
     if not _LIBRARY:
-        _LIBRARY.append(torch.library.Library(NAMESPACE, "FRAGMENT"))
+        _LIBRARY.append(library.Library(NAMESPACE, "FRAGMENT"))
     types = sizes(inputs, outputs)
     assert types is not None
     given = ", ".join(f"Tensor x{at}" for at in range(len(inputs)))
     made = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
     _LIBRARY[0].define(f"{name}({given}) -> {made}")
     _LIBRARY[0].impl(name, lambda *tensors: _BODIES[name](*tensors), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", _typed(types), lib=_LIBRARY[0])
-    return getattr(packet, name).default  # type: ignore[no-any-return]
+    library.register_fake(f"{NAMESPACE}::{name}", _typed(types), lib=_LIBRARY[0])
+    return getattr(packet, name).default
 
 
 def _body(function: Callable[..., Any], attributes: Mapping[str, Any]) -> Callable[..., Any]:
     import torch
 
-    shares = torch._C._is_alias_of  # type: ignore[attr-defined]
+    native: Any = torch._C
+    shares = native._is_alias_of
 
     def own(result: Any, others: Sequence[Any]) -> Any:
         if any(shares(result, other) for other in others):
