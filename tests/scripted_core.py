@@ -103,6 +103,7 @@ class ScriptedCore:
             plan_hash="0",
             platform="toy",
             level=2,
+            compile_mode="NONE",
             graph_mode="NONE",
             summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],

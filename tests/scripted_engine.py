@@ -245,6 +245,7 @@ def serving(
             plan_hash="0123456789abcdef",
             platform="toy",
             level=2,
+            compile_mode="NONE",
             graph_mode="NONE",
             summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],

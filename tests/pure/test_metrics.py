@@ -18,8 +18,8 @@ from engine.server.metrics import Metrics
 
 INFO = CoreInfo(
     model_name="m", model_path="/m", vocab_size=10, max_model_len=1000, num_blocks=7, block_size=16,
-    plan_hash="abc", platform="toy", level=2, graph_mode="NONE",
-    summary=[("platform", "something people read", "")], phases=[],
+    plan_hash="abc", platform="toy", level=2, compile_mode="PIECEWISE", graph_mode="FULL",
+    summary=[("platform", "something people read", "")], phases=[], built=1, loaded=2,
 )  # fmt: skip
 IDLE = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
 
@@ -97,6 +97,16 @@ def test_every_family_under_both_names_with_equal_values(metrics, core):
         assert own[("engine:" + name, ())] == number
 
 
+def test_steps_by_kind_of_graph_tokens_of_padding_and_pieces_by_where_they_came_from(metrics, core):
+    core.stats = Stats(1, 0, 0.0, 0, 0, 0, 9, 0, 0, {"FULL": 5, "PIECEWISE": 2, "NONE": 1}, 11)
+    found = samples(metrics)
+    for kind, count in (("FULL", 5), ("PIECEWISE", 2), ("NONE", 1)):
+        assert found[("engine:graph_steps_total", (("kind", kind),))] == count
+    assert found[("vllm:graph_padding_tokens_total", ())] == 11
+    for source, count in (("built", 1), ("cache", 2)):
+        assert found[("engine:compiled_pieces", (("source", source),))] == count
+
+
 def test_types_in_the_text_format(metrics):
     text = metrics.text().decode()
     kinds = {"num_requests_running": "gauge", "num_preemptions_total": "counter", "request_success_total": "counter"}
@@ -106,7 +116,7 @@ def test_types_in_the_text_format(metrics):
 
 
 def test_what_was_planned_is_a_metric(metrics):
-    labels = {"platform": "toy", "level": "-O2", "graph_mode": "NONE", "plan_hash": "abc"}
+    labels = {"platform": "toy", "level": "-O2", "compile_mode": "PIECEWISE", "graph_mode": "FULL", "plan_hash": "abc"}
     assert value(metrics, "plan_info", **labels) == 1
     assert value(metrics, "cache_config_info", block_size="16", num_blocks="7", num_gpu_blocks="7") == 1
 
