@@ -46,15 +46,19 @@ class TorchGraphs:
             return Pool(self._torch.cuda.MemPool())
 
     def capture(self, work: Work, pool: Pool) -> CapturedGraph:
-        """Record ``work`` and launch the graph once, so that what the driver uploads with a first launch is counted.
-        ``nbytes`` is what the pool's segments grew by, 0 where it had room, and what the driver took beside torch's
-        allocator; the latter is the device's free memory, so another program's moves at this moment count too, and it
-        is left out where the host shares the memory. Raises ``DeviceError``; the stream and the pool stay usable."""
+        """Run ``work``, so that what kernels and libraries do when first called is done, record it, and launch the
+        graph once, so that what the driver uploads with a first launch is counted. ``nbytes`` is what the pool's
+        segments grew by, 0 where it had room, and what the driver took beside torch's allocator since the run; the
+        latter is the device's free memory, so another program's moves at this moment count too, and it is left out
+        where the host shares the memory. Raises ``DeviceError`` for any of the three; the stream and the pool stay
+        usable."""
         torch, memory = self._torch, pool.memory
-        graph, users = torch.cuda.CUDAGraph(), memory.use_count()
+        graph, users, advice = torch.cuda.CUDAGraph(), memory.use_count(), _BROKEN
         try:
             with torch.cuda.stream(self._stream):
+                _do(work)
                 self._stream.synchronize()
+                advice = _UNFIT
                 before = self._taken(memory)
                 with (
                     _uncollected(),
@@ -64,9 +68,9 @@ class TorchGraphs:
                 graph.replay()
                 self._stream.synchronize()
                 after = self._taken(memory)
-        # A kernel is strangers' code and may raise anything; it did not when it was warmed up.
+        # A kernel is strangers' code and may raise anything.
         except Exception as error:
-            raise self._failed(error, graph, pool, users) from error
+            raise self._failed(error, graph, pool, users, advice) from error
         return TorchGraph(torch, self._device, self._stream, graph, (work, memory), _grown(before, after))
 
     def _taken(self, memory: Any) -> tuple[int, int]:
@@ -78,7 +82,7 @@ class TorchGraphs:
         free, total = cuda.mem_get_info(self._device)
         return segments, total - free - cuda.memory_reserved(self._device)
 
-    def _failed(self, error: Exception, graph: Any, pool: Pool, users: int) -> DeviceError:
+    def _failed(self, error: Exception, graph: Any, pool: Pool, users: int, advice: str) -> DeviceError:
         """What to raise, once the device is as it was."""
         cause = _cause(error)
         said = _said(cause)
@@ -94,10 +98,7 @@ class TorchGraphs:
                 f"{said}; leave more memory free for graphs (a lower --gpu-memory-utilization), or capture fewer and "
                 "smaller sizes"
             )
-        return DeviceError(
-            f"{said}; work in a graph must not wait for the device, read its values on the host or leave its stream: "
-            "run that kernel outside of graphs (graph_safe=False in its row)"
-        )
+        return DeviceError(f"{said}; {advice}")
 
     def _abandon(self, graph: Any, pool: Pool, users: int) -> None:
         """Undo what a failed capture set up. Releases of torch differ in how far they do so: in some an invalid capture
@@ -128,6 +129,14 @@ class TorchGraphs:
         return True
 
 
+_BROKEN = (
+    "nothing was being recorded yet, so steps without graphs may fail there too: pin another kernel for that op "
+    "(--kernel OP=NAME)"
+)
+_UNFIT = (
+    "work in a graph must not wait for the device, read its values on the host or leave its stream: run that kernel "
+    "outside of graphs (graph_safe=False in its row)"
+)
 _ABANDONED: list[Any] = []
 """Graphs to which an allocator of torch keeps a bare pointer for the life of the process."""
 

@@ -5,176 +5,22 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 
 from platforms.contract import DeviceError
-from platforms.torch_graphs import _ABANDONED, TorchGraphs
-
-GIB, MIB = 1 << 30, 1 << 20
-INVALID = "CUDA error: operation failed due to a previous error during capture"
+from platforms.torch_graphs import _ABANDONED
+from tests.torch_double import INVALID, MIB, FakeTorch, Graph, OutOfMemory, backend_of, host_read
 
 
-class OutOfMemory(RuntimeError):
-    pass
-
-
-class Stream:
-    cuda_stream = 7
-
-    def __init__(self, torch):
-        self.torch = torch
-
-    def synchronize(self):
-        assert self.torch.capturing is None, "a capturing stream cannot be waited for"
-        self.torch.say("synchronize")
-
-
-class MemPool:
-    """``segments``: sizes of what it took of the device; ``used``: bytes of them in use by the capture under way."""
-
-    def __init__(self, torch):
-        self.torch, self.id = torch, (0, len(torch.pools) + 1)
-        self.users, self.segments, self.used = 1, [], 0
-        torch.pools[self.id] = self
-        torch.say(f"pool {self.id[1]}")
-
-    def use_count(self):
-        return self.users
-
-    def snapshot(self):
-        return [{"total_size": size} for size in self.segments]
-
-
-class Graph:
-    def __init__(self, torch):
-        self.torch, self.pool, self.ended, self.queued = torch, None, False, []
-
-    def capture_end(self):
-        torch, self.torch.capturing = self.torch, None
-        torch.say("end")
-        if torch.invalid:
-            torch.invalid = False
-            if not torch.leaves_recording:
-                torch.recording = None
-            raise RuntimeError(f"{INVALID}\nmore")
-        torch.recording, self.ended = None, True
-
-    def replay(self):
-        assert self.ended and self.torch.current is self.torch.the_stream
-        self.torch.say("replay")
-        if self.torch.fails_at_launch:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        self.torch.driver += self.torch.upload
-        self.torch.upload = 0
-
-    def reset(self):
-        self.torch.say("reset")
-        if self.pool is not None and (self.ended or self.torch.reset_releases):
-            self.pool.users -= 1
-            self.pool = None
-        self.ended = False
-
-    def __del__(self):
-        if self.ended:
-            self.reset()
-
-
-class FakeTorch(SimpleNamespace):
-    """``leaves_recording``, ``reset_releases``: how releases of torch differ after a capture that failed. ``upload``:
-    bytes that the driver takes at the next first launch."""
-
-    def __init__(self, leaves_recording=False, reset_releases=False):
-        super().__init__(said=[], pools={}, capturing=None, recording=None, current=None, driver=0, upload=0)
-        self.leaves_recording, self.reset_releases = leaves_recording, reset_releases
-        self.invalid = self.fails_at_launch = False
-        self.collecting = []
-        self.the_stream = Stream(self)
-        self.cuda = SimpleNamespace(
-            CUDAGraph=lambda: Graph(self),
-            MemPool=lambda: MemPool(self),
-            OutOfMemoryError=OutOfMemory,
-            stream=self._stream,
-            graph=self._graph,
-            is_current_stream_capturing=lambda: self.capturing is not None,
-            mem_get_info=lambda device: (80 * GIB - self.reserved() - self.driver, 80 * GIB),
-            memory_reserved=lambda device: self.reserved(),
-        )
-        self._C = SimpleNamespace(
-            _cuda_endAllocateToPool=self._end_recording,
-            _cuda_releasePool=self._release,
-            _cuda_getCurrentRawStream=lambda index: self.current.cuda_stream if self.current else 0,
-        )
-
-    def say(self, what):
-        self.said.append(what)
-
-    def reserved(self):
-        return sum(sum(pool.segments) for pool in self.pools.values())
-
-    @contextmanager
-    def _stream(self, stream):
-        before, self.current = self.current, stream
-        try:
-            yield
-        finally:
-            self.current = before
-
-    @contextmanager
-    def _graph(self, graph, pool, stream, capture_error_mode):
-        self.say(f"begin pool={pool[1]} mode={capture_error_mode}")
-        assert stream is self.the_stream
-        if self.recording == pool:
-            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
-        graph.pool = self.pools[pool]
-        graph.pool.users, graph.pool.used = graph.pool.users + 1, 0
-        self.current, self.capturing, self.recording = stream, graph, pool
-        try:
-            yield
-        finally:
-            # As torch: where ending the capture raises, the stream stays the current one.
-            graph.capture_end()
-
-    def _end_recording(self, index, pool):
-        if self.recording != pool:
-            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
-        self.recording = None
-
-    def _release(self, index, pool):
-        assert self.pools[pool].users > 1
-        self.pools[pool].users -= 1
-
-    def work(self, nbytes=0, raises=None, invalidates=False):
-        """Work that takes ``nbytes``, and ends as told."""
-
-        def run():
-            self.say("work")
-            self.collecting.append(gc.isenabled())
-            assert self.current is self.the_stream
-            pool = self.pools[self.capturing.pool.id]
-            pool.used += nbytes
-            if (short := pool.used - sum(pool.segments)) > 0:
-                pool.segments.append(short)
-            self.invalid = invalidates
-            if raises:
-                raise raises
-
-        return run
-
-
-def backend_of(torch, **arguments):
-    return TorchGraphs(torch, SimpleNamespace(index=0), torch.the_stream, **arguments)
-
-
-def test_a_capture_runs_on_the_runtime_s_stream_and_is_launched_once():
+def test_work_runs_once_is_recorded_and_is_launched_once_all_on_the_runtime_s_stream():
     torch = FakeTorch()
     backend = backend_of(torch)
     pool = backend.new_pool()
     graph = backend.capture(torch.work(), pool)
     begin = "begin pool=1 mode=thread_local"
-    assert torch.said == ["pool 1", "synchronize", begin, "work", "end", "replay", "synchronize"]
+    assert torch.said == ["pool 1", "work", "synchronize", begin, "work", "end", "replay", "synchronize"]
+    assert torch.on == [torch.the_stream] * len(torch.said)
     assert graph.nbytes == 0
     assert torch.current is None, "the caller's stream is current again"
 
@@ -206,6 +52,19 @@ def test_what_the_driver_takes_at_the_first_launch_is_counted_where_it_can_be_to
     assert backend.capture(torch.work(8 * MIB), backend.new_pool()).nbytes == 8 * MIB + driver
 
 
+def test_what_is_taken_when_work_first_runs_is_not_the_graph_s():
+    torch = FakeTorch()
+    backend, inner = backend_of(torch), torch.work(8 * MIB)
+
+    def work():
+        if not torch.capturing:
+            torch.driver += MIB
+            torch.take(64 * MIB)
+        inner()
+
+    assert backend.capture(work, backend.new_pool()).nbytes == 8 * MIB and torch.driver == MIB
+
+
 def test_no_garbage_is_collected_in_a_capture_and_once_before_all():
     torch = FakeTorch()
     backend = backend_of(torch)
@@ -225,7 +84,7 @@ def test_no_garbage_is_collected_in_a_capture_and_once_before_all():
             backend.capture(torch.work(raises=ValueError("no")), pool)
     finally:
         gc.callbacks.remove(count)
-    assert collected == 1 and torch.collecting == [False] * 4 and gc.isenabled()
+    assert collected == 1 and torch.collecting == [True, False] * 4 and gc.isenabled()
 
 
 def test_a_caller_that_collects_no_garbage_finds_it_so():
@@ -266,10 +125,6 @@ def test_closing_waits_resets_and_lets_go_and_may_be_said_twice():
     assert held() is None and memory.use_count() == 1
 
 
-def host_read():
-    return RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with DSA")
-
-
 @pytest.mark.parametrize("leaves_recording", [False, True])
 @pytest.mark.parametrize("reset_releases", [False, True])
 def test_H_GRF_06_a_refused_capture_names_the_cause_and_leaves_the_pool_usable(leaves_recording, reset_releases):
@@ -301,18 +156,52 @@ def test_an_allocator_that_records_on_finds_its_graph():
     assert len(_ABANDONED) == before + 1
 
 
-def test_H_GRF_04_out_of_memory_says_what_to_change_and_smaller_sizes_still_fit():
+@pytest.mark.parametrize("warm", [False, True])
+def test_H_GRF_04_out_of_memory_says_what_to_change_and_smaller_sizes_still_fit(warm):
     torch = FakeTorch()
     backend = backend_of(torch)
     pool = backend.new_pool()
+    error = OutOfMemory("CUDA out of memory. Tried to allocate 96.00 MiB")
     with pytest.raises(DeviceError, match=r"OutOfMemory: CUDA out of memory. Tried to allocate 96.00 MiB") as caught:
-        backend.capture(torch.work(0, OutOfMemory("CUDA out of memory. Tried to allocate 96.00 MiB")), pool)
+        backend.capture(torch.work(0, error, warm=warm), pool)
     assert "--gpu-memory-utilization" in str(caught.value) and "graph_safe" not in str(caught.value)
+    assert any(said.startswith("begin") for said in torch.said) is not warm
     assert pool.memory.use_count() == 1
     backend.capture(torch.work(MIB), pool).replay()
 
 
-def test_what_failed_holds_nothing_though_somebody_holds_the_error():
+def test_work_that_fails_before_it_is_recorded_leaves_nothing_capturing():
+    torch = FakeTorch(leaves_recording=True)
+    backend = backend_of(torch)
+    pool = backend.new_pool()
+    first = backend.capture(torch.work(8 * MIB), pool)
+    memory, abandoned = pool.memory, len(_ABANDONED)
+    torch.said.clear()
+    with pytest.raises(DeviceError, match=r"^ValueError: no such tile \(in run, .*nothing was being rec.*--kernel"):
+        backend.capture(torch.work(raises=ValueError("no such tile"), warm=True), pool)
+    assert torch.said == ["work", "reset", "synchronize"]
+    assert torch.current is torch.capturing is torch.recording is None
+    assert pool.memory is memory and memory.use_count() == 2 and len(_ABANDONED) == abandoned
+    first.replay()
+    backend.capture(torch.work(MIB), pool).replay()
+
+
+def test_a_device_lost_before_anything_is_recorded_says_so():
+    torch = FakeTorch()
+    backend = backend_of(torch)
+    pool = backend.new_pool()
+
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    torch.the_stream.synchronize = lost
+    with pytest.raises(DeviceError, match=r"illegal memory access.*did not recover from it.*: start again"):
+        backend.capture(torch.work(), pool)
+    assert torch.said == ["pool 1", "work", "reset"]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_failed_holds_nothing_though_somebody_holds_the_error(warm):
     torch = FakeTorch()
     backend = backend_of(torch)
 
@@ -324,13 +213,15 @@ def test_what_failed_holds_nothing_though_somebody_holds_the_error():
     def work():
         tensor = Tensor()
         made.append(weakref.ref(tensor))
-        raise host_read()
+        if warm or torch.capturing:
+            raise host_read()
 
     gc.disable()
     try:
         with pytest.raises(DeviceError) as caught:
             backend.capture(work, backend.new_pool())
-        assert made[0]() is None and isinstance(caught.value.__cause__, Exception)
+        assert not any(found() for found in made) and len(made) == (1 if warm else 2)
+        assert isinstance(caught.value.__cause__, Exception)
     finally:
         gc.enable()
 
@@ -376,20 +267,23 @@ def test_a_launch_that_fails_is_a_failed_capture():
 def test_a_device_that_does_not_recover_says_so():
     torch = FakeTorch()
     backend = backend_of(torch)
-    pool = backend.new_pool()
+    pool, wait = backend.new_pool(), torch.the_stream.synchronize
     torch.fails_at_launch = True
 
     def lost():
-        raise RuntimeError("CUDA error: unspecified launch failure")
+        wait()
+        if "replay" in torch.said:
+            raise RuntimeError("CUDA error: unspecified launch failure")
 
     torch.the_stream.synchronize = lost
-    with pytest.raises(DeviceError, match=r"unspecified launch failure.*did not recover from it.*: start again"):
+    with pytest.raises(DeviceError, match=r"illegal memory.*unspecified launch failure.*: start again"):
         backend.capture(torch.work(), pool)
 
 
-def test_an_interrupt_is_no_error_of_the_device():
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_interrupt_is_no_error_of_the_device(warm):
     torch = FakeTorch()
     backend = backend_of(torch)
     with pytest.raises(KeyboardInterrupt):
-        backend.capture(torch.work(raises=KeyboardInterrupt()), backend.new_pool())
+        backend.capture(torch.work(raises=KeyboardInterrupt(), warm=warm), backend.new_pool())
     assert torch.capturing is None and gc.isenabled()
