@@ -10,19 +10,20 @@ from engine.config.kinds import LEVEL_NAMES, level
 from engine.config.names import field_named
 from engine.errors import UserError
 from engine.explain.same import LEVEL, same, settings_apart
-from engine.plan_values import Decision, FusionReport, Given, KernelChoice, Plan
+from engine.plan_values import Decision, FusionReport, Given, KernelChoice, PieceChoice, Plan
 from engine.table import BOLD, coloured, lay_out, written
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two plans, and their rows that differ: first and second side of each, ``None`` where a side has no such row.
-    ``equal``: both would run the same."""
+    """Two plans, and their rows that differ: first and second side of each, ``None`` where a side has no such row;
+    ``pieces``: of the smallest steps. ``equal``: both would run the same."""
 
     labels: tuple[str, str]
     plans: tuple[Plan, Plan]
     equal: bool
     settings: Mapping[str, tuple[Decision | None, Decision | None]]
+    pieces: Mapping[str, tuple[PieceChoice | None, PieceChoice | None]]
     kernels: Mapping[str, tuple[tuple[KernelChoice, ...], tuple[KernelChoice, ...]]]
     fusions: Mapping[str, tuple[FusionReport | None, FusionReport | None]]
     warnings: tuple[tuple[str, ...], tuple[str, ...]]
@@ -38,6 +39,7 @@ class Difference:
             ],
             "equal": self.equal,
             "settings": {key: sides(pair, ("value", "origin", "reason")) for key, pair in self.settings.items()},
+            "pieces": {name: sides(pair, PieceChoice.__slots__[1:]) for name, pair in self.pieces.items()},
             "kernels": {
                 op: [sides(choices, ("call", "count", "chosen", "reason")) for choices in pair]
                 for op, pair in self.kernels.items()
@@ -89,12 +91,18 @@ def compare(labels: tuple[str, str], one: Plan, other: Plan) -> Difference:
     states = [{rule: (row.requested, row.eligible, row.matched) for rule, row in side.items()} for side in reports]
     rules = dict.fromkeys((*reports[0], *reports[1]))
     ops = dict.fromkeys(row.op for plan in (one, other) for row in plan.kernels)
+    forms = [{row.name: row for row in plan.ranges[0].pieces} for plan in (one, other)]
     chosen = {op: (_of(one, op), _of(other, op)) for op in ops}
     return Difference(
         labels,
         (one, other),
         same(one, other),
         {key: (one.decisions.get(key), other.decisions.get(key)) for key in keys},
+        {
+            name: (forms[0].get(name), forms[1].get(name))
+            for name in dict.fromkeys((*forms[0], *forms[1]))
+            if forms[0].get(name) != forms[1].get(name)
+        },
         {op: pair for op, pair in chosen.items() if _counts(pair[0]) != _counts(pair[1])},
         {
             rule: (reports[0].get(rule), reports[1].get(rule))
@@ -126,15 +134,16 @@ def render_difference(found: Difference, width: int, color: bool) -> str:
         return first, second
 
     blocks = block("Settings", [(_flag(key), *sides(_setting, pair)) for key, pair in found.settings.items()])
+    blocks += block("Pieces", [(name, *sides(_piece, pair)) for name, pair in found.pieces.items()])
     blocks += block("Kernels", [(op, *sides(_kernels, pair)) for op, pair in found.kernels.items()])
     blocks += block("Fusions", [(rule, *sides(_fusion, pair)) for rule, pair in found.fusions.items()])
     blocks += block("Warnings", [("", *sides("\n".join, found.warnings))] if any(found.warnings) else [])
     names = " and ".join(found.labels)
     if not blocks:
-        text = f"{names} give the same plan: settings, kernels, fusions and program are equal"
+        text = f"{names} give the same plan: settings, kernels, fusions, program and pieces are equal"
         return f"{text}.\n" if found.equal else f"{names} differ in the program alone.\n"
     if found.equal:
-        blocks.insert(0, f"{names} run the same: settings, kernels, active fusions and program are equal.")
+        blocks.insert(0, f"{names} run the same: settings, kernels, active fusions, program and pieces are equal.")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -157,6 +166,10 @@ def _flag(key: str) -> str:
 def _setting(row: Decision) -> str:
     reason = "" if row.reason in (row.origin, "asked for") else f": {row.reason}"
     return f"{written(row.value)}\n({row.origin}{reason})"
+
+
+def _piece(row: PieceChoice) -> str:
+    return f"{row.generator} ×{row.count} of {row.calls} calls ({row.reason})"
 
 
 def _kernels(choices: Sequence[KernelChoice]) -> str:

@@ -20,9 +20,10 @@ _OF_LEVELS = frozenset(LEVELS[0].defaults)
 
 
 def explicit(wanted: Plan, given: Mapping[str, Given], plan_of: Callable[[Mapping[str, Given]], Plan]) -> list[str]:
-    """Words of a command line under ``-O0`` whose plan has the settings, kernels, fusions and program of ``wanted``;
-    only what ``-O0`` would decide otherwise is among them. ``given``: what ``wanted`` was made from; ``plan_of``: makes
-    another plan on the same device for the same model. Raises ``UserError`` naming what no flag can say."""
+    """Words of a command line under ``-O0`` whose plan has the settings, kernels, fusions, program and pieces of
+    ``wanted``; only what ``-O0`` would decide otherwise is among them. ``given``: what ``wanted`` was made from;
+    ``plan_of``: makes another plan on the same device for the same model. Raises ``UserError`` naming what no flag can
+    say."""
     kept = {key: row for key, row in given.items() if key in ABOUT or (key in wanted.decisions and row.value != "auto")}
     kept[LEVEL] = Given(BASE, "command line")
     found = plan_of(kept)

@@ -31,14 +31,15 @@ def settings_apart(one: Plan, other: Plan) -> list[str]:
 
 
 def parts_apart(one: Plan, other: Plan) -> list[str]:
-    """What differs beside settings, of ``kernels``, ``fusions`` and ``program``. A fusion that acts nowhere is the same
-    whether it was asked for or not."""
+    """What differs beside settings, of ``kernels``, ``fusions``, ``program`` and ``pieces``. A fusion that acts
+    nowhere is the same whether it was asked for or not."""
     found = {
         "kernels": [(row.op, row.call, row.count, row.chosen, row.target) for row in one.kernels]
         != [(row.op, row.call, row.count, row.chosen, row.target) for row in other.kernels],
         "fusions": {row.rule: row.ranges for row in one.fusions if row.matched}
         != {row.rule: row.ranges for row in other.fusions if row.matched},
         "program": _programs(one) != _programs(other),
+        "pieces": _pieces(one) != _pieces(other),
     }
     return [part for part, differs in found.items() if differs]
 
@@ -47,8 +48,12 @@ def _programs(plan: Plan) -> list[tuple[object, ...]]:
     return [(row.start, row.end, row.program) for row in plan.ranges]
 
 
+def _pieces(plan: Plan) -> list[object]:
+    return [(one.start, [(row.calls, row.count, row.generator) for row in one.pieces]) for one in plan.ranges]
+
+
 def same(one: Plan, other: Plan) -> bool:
-    """Both would run the same: settings but for the level, kernels, active fusions and program."""
+    """Both would run the same: settings but for the level, kernels, active fusions, program and pieces."""
     return not settings_apart(one, other) and not parts_apart(one, other)
 
 

@@ -74,7 +74,7 @@ def test_warnings_of_one_side() -> None:
 
 def test_equal_plans_say_so() -> None:
     text = render_difference(levels(2, 3), 100, False)
-    assert text == "-O2 and -O3 give the same plan: settings, kernels, fusions and program are equal.\n"
+    assert text == "-O2 and -O3 give the same plan: settings, kernels, fusions, program and pieces are equal.\n"
     assert levels(2, 3).equal
 
 
@@ -86,10 +86,20 @@ def test_plans_that_differ_in_words_alone_run_the_same() -> None:
 
 
 def test_a_program_that_alone_differs_is_told() -> None:
-    plan = toy_plan()
-    other: Plan = replace(plan, ranges=toy_plan("-O1").ranges)
+    plan = toy_plan("--enforce-eager")
+    other: Plan = replace(plan, ranges=toy_plan("-O1", "--enforce-eager").ranges)
     found = compare(("a", "b"), plan, other)
     assert not found.equal and render_difference(found, 100, False) == "a and b differ in the program alone.\n"
+
+
+def test_pieces_that_differ_are_told() -> None:
+    found = compare(("a", "b"), toy_plan(), toy_plan("-cc.backend=inductor"))
+    assert set(found.pieces) == {"first", "middle", "last"} and not found.equal
+    one, other = found.pieces["middle"]
+    assert one and other and (one.generator, other.generator) == ("native", "inductor")
+    text = " ".join(render_difference(found, 200, False).split())
+    assert f"{one.generator} ×{one.count} of {one.calls} calls ({one.reason})" in text
+    assert not compare(("a", "b"), toy_plan(), toy_plan()).pieces
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -110,7 +120,7 @@ def test_two_levels_two_devices_and_one_of_each(capsys: pytest.CaptureFixture[st
     assert [f"{side['platform']}:{side['arch']}" for side in body["sides"]] == [FIRST, LAST]
     body = json.loads(answer(capsys, "--diff", "-O0", LAST, "--json"))
     assert [side["level"] for side in body["sides"]] == [0, 2]
-    assert set(body) == {"sides", "equal", "settings", "kernels", "fusions", "warnings"}
+    assert set(body) == {"sides", "equal", "settings", "pieces", "kernels", "fusions", "warnings"}
     for pair in body["settings"].values():
         assert all(side is None or set(side) == {"value", "origin", "reason"} for side in pair)
 
