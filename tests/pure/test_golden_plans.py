@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from engine.models.config import ModelConfig  # noqa: E402
 from engine.plan import plan_for  # noqa: E402
-from engine.plan_values import FusionReport, Given, Plan  # noqa: E402
+from engine.plan_values import FusionReport, Given, Plan, TokenRange  # noqa: E402
 from engine.table import written  # noqa: E402
 from platforms.discovery import candidates  # noqa: E402
 from tests.model_configs import LLAMA, MODELS, STATIC  # noqa: E402
