@@ -23,6 +23,8 @@ SIZES = (1, 2, 17, 511)
 """Sizes that one artefact must serve, where its range holds them: what a code generator likes to assume fails here."""
 _ONE_AT_A_TIME = RLock()
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+_VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
+"""How variables begin that it writes itself."""
 _OPTIONS = {
     "compile_threads": 1,
     "cpp.dynamic_threads": True,
@@ -42,6 +44,7 @@ def build(unit: Unit, scratch: Path, texts: dict[str, str]) -> bytes:
     with _settled(scratch), torch.inference_mode(False), torch.no_grad():
         traced = trace(unit)
         texts["graph"] = traced.module.print_readable(print_output=False)
+        _check(traced, unit)
         try:
             content = _generate(traced, texts)
         except Exception:
@@ -130,14 +133,12 @@ def _samples(name: str, unit: Unit) -> Sequence[int]:
 def _settled(scratch: Path) -> Iterator[None]:
     """Caches below ``scratch``, one compilation at a time, in this process."""
     with _ONE_AT_A_TIME, ExitStack() as stack:
-        before = {name: os.environ.get(name) for name in _FOLDERS}
+        before = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
         def restore() -> None:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            for name in [name for name in os.environ if name.startswith(_VARIABLES)]:
+                del os.environ[name]
+            os.environ.update(before)
 
         stack.callback(restore)
         os.environ.update({name: str(scratch / folder) for name, folder in _FOLDERS.items()})
