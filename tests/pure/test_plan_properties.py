@@ -36,6 +36,10 @@ VALUES: dict[str, list[Any]] = {
     "compilation.capture_sizes": [(1, 3, 8), (256,)],
     "compilation.max_capture_size": [1, 42, 300],
     "compilation.compile_ranges_endpoints": [(64,), (17, 400)],
+    "compilation.compile_sizes": [(1,), (3, 64), ("capture_sizes",), (5, "capture_sizes")],
+    "compilation.backend": ["inductor", "eager"],
+    "compilation.cache_dir": ["kept"],
+    "compilation.debug_dump_path": ["dump"],
     "compilation.pass_config.rope_kvcache_max_tokens": [1, 100],
     "compilation.pass_config.allreduce_max_size_mb": [0.5, 64.0],
     "model.dtype": ["float32", "float16", "bfloat16"],
@@ -121,6 +125,10 @@ def test_what_a_user_asks_for_is_in_the_plan_or_refused_by_name(
     ranges = plan.ranges
     assert ranges[0].start == 1 and ranges[-1].end == plan["scheduler.max_num_batched_tokens"]
     assert all(low.end + 1 == high.start for low, high in pairwise(ranges))
+    cut = plan["compilation.mode"] == "PIECEWISE"
+    assert all(bool(one.pieces) == cut for one in ranges) and (cut or not plan.between)
+    generated = {row.generator for one in ranges for row in one.pieces}
+    assert generated <= ({"native", "inductor"} if plan["compilation.backend"] == "inductor" else {"native"})
 
 
 @settings(max_examples=60, deadline=None)

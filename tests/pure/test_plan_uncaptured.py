@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import UserError
@@ -147,6 +147,34 @@ def test_what_a_user_named_is_captured_or_refused(failed, values, named) -> None
 def test_a_user_s_size_of_which_a_defaulted_kind_is_missing_stays_with_a_warning() -> None:
     found = seen({(P, 4): "no room"}, compilation__capture_sizes=(1, 4))
     assert found[SIZES] == [1, 4] and any("PIECEWISE graphs could not" in line for line in found.warnings)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    failed=st.dictionaries(st.tuples(st.sampled_from([F, P]), st.sampled_from((*SMALL, 3, 6))), st.just("no room")),
+    mode=st.sampled_from([None, *sorted(PARTS)]),
+    sizes=st.sampled_from([None, {"capture_sizes": (1, 3, 8)}, {"max_capture_size": 6}]),
+    level=st.integers(0, 3),
+)
+def test_a_plan_lists_what_is_captured_and_says_what_is_not(failed, mode, sizes, level) -> None:
+    asked = {f"compilation__{name}": value for name, value in (sizes or {}).items()}
+    asked |= {"compilation__graph_mode": mode} if mode else {}
+    before = seen({}, optimization_level=level, **asked)
+    wanted = {(k, n) for n in before[SIZES] for k in kinds(before[GRAPHS], n, 4)}
+    lost = wanted & set(failed)
+    try:
+        after = seen(failed, optimization_level=level, **asked)
+    except UserError as error:
+        assert lost and asked and "no room" in str(error)
+        return
+    assert {(k, n) for n in after[SIZES] for k in kinds(after[GRAPHS], n, 4)} >= wanted - lost
+    assert not [n for n in after[SIZES] if (of := kinds(after[GRAPHS], n, 4)) and all((k, n) in failed for k in of)]
+    text = " ".join([after.decisions[GRAPHS].reason, after.decisions[SIZES].reason, *after.warnings])
+    assert ("no room" in text) == bool(lost)
+    if mode:
+        assert after[GRAPHS] == mode and {kind for kind, _ in wanted} == {kind for kind, _ in wanted - lost}
+    for name, value in (sizes or {}).items():
+        assert after[f"compilation.{name}"] in (value, sorted(value) if isinstance(value, tuple) else value)
 
 
 def test_kernels_stay_those_that_were_bound() -> None:
