@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import logging
+import shutil
 import traceback
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from engine.compile import generate, opaque
+from engine.compile.folder import own_folder
 from engine.compile.store import Store
 from engine.compile.trace import Layout, Unit
 from engine.errors import UserError
@@ -16,7 +19,6 @@ from engine.ops import Op, Spec
 from engine.plan_values import digest
 from engine.work import BoundCall
 
-logger = logging.getLogger("engine")
 ROW = "inductor"
 Dump = Callable[[str, str], None]
 
@@ -29,6 +31,7 @@ class Compiler:
     def __init__(self, ops: Mapping[str, Op], store: Store, base: Mapping[str, Any], dump: Dump | None = None) -> None:
         self._ops, self._store, self._base, self._dump = ops, store, base, dump
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._own: Path | None = None
         self.built = self.loaded = 0
 
     def piece(
@@ -106,12 +109,20 @@ class Compiler:
             self._functions[key] = self._stored(declared, name) or self._built(unit, declared, ops, name)
         return self._functions[key]
 
+    @property
+    def _folder(self) -> Path:
+        if self._own is None:
+            self._own = own_folder(self._store.scratch / "generator")
+            # Of use for compiling only, and large.
+            weakref.finalize(self, shutil.rmtree, self._own / generate.HEADERS, ignore_errors=True)
+        return self._own
+
     def _stored(self, declared: dict[str, Any], name: str) -> Callable[..., Any] | None:
         payload = self._store.read(declared)
         if payload is None:
             return None
         try:
-            run, texts = generate.load(payload, self._store.scratch)
+            run, texts = generate.load(payload, self._folder)
         except Exception as error:
             self._store.discard(declared, _cause(error))
             return None
@@ -122,8 +133,8 @@ class Compiler:
     def _built(self, unit: Unit, declared: dict[str, Any], ops: Sequence[str], name: str) -> Callable[..., Any]:
         texts: dict[str, str] = {}
         try:
-            payload = generate.build(unit, self._store.scratch, texts)
-            run, _ = generate.load(payload, self._store.scratch)
+            payload = generate.build(unit, self._folder, texts)
+            run, _ = generate.load(payload, self._folder)
         except Exception as error:
             texts["error"] = traceback.format_exc()
             raise UserError(

@@ -9,7 +9,6 @@ import hashlib
 import os
 import pickle
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import product
@@ -21,6 +20,7 @@ from engine.compile.trace import TOKENS, Traced, Unit, size_range, trace
 
 SIZES = (1, 2, 17, 511)
 """Sizes that one artefact must serve, where its range holds them: what a code generator likes to assume fails here."""
+HEADERS = "headers"
 _ONE_AT_A_TIME = RLock()
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 _VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
@@ -35,34 +35,29 @@ _OPTIONS = {
 """No pool of workers; no count of threads and no weights in an artefact."""
 
 
-def build(unit: Unit, scratch: Path, texts: dict[str, str]) -> bytes:
-    """Compile. ``scratch``: where the generator keeps caches of its own. ``texts`` receives the traced graph under
+def build(unit: Unit, folder: Path, texts: dict[str, str]) -> bytes:
+    """Compile. ``folder``: this process's own, for what the generator keeps. ``texts`` receives the traced graph under
     ``graph`` and the generated code under ``code``. Whatever the generator raises comes through; ``ValueError`` for
     code that would be wrong for a size of the range."""
     import torch
 
-    with _settled(scratch), torch.inference_mode(False), torch.no_grad():
+    with _settled(folder), torch.inference_mode(False), torch.no_grad():
         traced = trace(unit)
         texts["graph"] = traced.module.print_readable(print_output=False)
         _check(traced, unit)
-        try:
-            content = _generate(traced, texts)
-        except Exception:
-            # Its caches may hold a file that a full disk or a kill cut short.
-            with tempfile.TemporaryDirectory(dir=scratch) as folder, _settled(Path(folder)):
-                content = _generate(traced, texts)
+        content = _generate(traced, folder / HEADERS, texts)
         _check(traced, unit)
     values = sum(one.stride is None for one in unit.layouts)
     return pickle.dumps({**content, "constants": traced.constants, "values": values, "texts": texts})
 
 
-def load(payload: bytes, scratch: Path) -> tuple[Callable[..., list[Any]], dict[str, str]]:
+def load(payload: bytes, folder: Path) -> tuple[Callable[..., list[Any]], dict[str, str]]:
     """The function of what ``build`` returned, which takes the unit's inputs and returns its outputs, and its texts.
     Compiles nothing. Raises whatever a payload of another origin causes."""
     import torch
 
     content = pickle.loads(payload)
-    with _settled(scratch), _given(content["libraries"], scratch), torch.inference_mode(False):
+    with _settled(folder), _given(content["libraries"], folder), torch.inference_mode(False):
         from torch._inductor.standalone_compile import AOTCompiledArtifact
 
         artefact = AOTCompiledArtifact.deserialize(content["artefact"])
@@ -75,7 +70,7 @@ def load(payload: bytes, scratch: Path) -> tuple[Callable[..., list[Any]], dict[
     return run, content["texts"]
 
 
-def _generate(traced: Traced, texts: dict[str, str]) -> dict[str, Any]:
+def _generate(traced: Traced, headers: Path, texts: dict[str, str]) -> dict[str, Any]:
     import torch
     from torch._guards import TracingContext, tracing
     from torch._inductor import codecache, config, standalone_compile
@@ -84,16 +79,15 @@ def _generate(traced: Traced, texts: dict[str, str]) -> dict[str, Any]:
 
     code: list[str] = []
     libraries: dict[str, bytes] = {}
-    headers = os.path.join(os.environ["TORCHINDUCTOR_CACHE_DIR"], "headers")
     settings: Any = torch.compiler.config
     with ExitStack() as stack:
         stack.enter_context(_recorded(libraries))
         stack.enter_context(tracing(TracingContext(traced.mode)))
-        # What its own caches know of a graph was made without what is looked at here.
+        # A graph that its own caches know would not show what it takes for granted, nor its code.
         stack.enter_context(settings.patch(cache_key_tag=os.urandom(8).hex()))
-        # Headers are compiled once, below the other caches; they are named with a program of openssl.
+        # Headers are compiled once, into 150 MB; they are named with a program of openssl.
         stack.enter_context(config.patch(cpp_cache_precompile_headers=bool(shutil.which("openssl"))))
-        places = {"_HEADER_DIR": headers, "_HEADER_LOCK_DIR": os.path.join(headers, "locks")}
+        places = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / "locks")}
         stack.enter_context(_replaced(codecache, **places))
         codecache._precompile_header.cache_clear()
         # https://github.com/pytorch/pytorch/issues/195582: a split loop leaves out the rest of a division.
@@ -130,8 +124,8 @@ def _samples(name: str, unit: Unit) -> Sequence[int]:
 
 
 @contextmanager
-def _settled(scratch: Path) -> Iterator[None]:
-    """Caches below ``scratch``, one compilation at a time, in this process."""
+def _settled(folder: Path) -> Iterator[None]:
+    """Caches below ``folder``, one compilation at a time, in this process."""
     with _ONE_AT_A_TIME, ExitStack() as stack:
         before = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
@@ -141,7 +135,7 @@ def _settled(scratch: Path) -> Iterator[None]:
             os.environ.update(before)
 
         stack.callback(restore)
-        os.environ.update({name: str(scratch / folder) for name, folder in _FOLDERS.items()})
+        os.environ.update({name: str(folder / cache) for name, cache in _FOLDERS.items()})
         from torch._inductor import config
         from torch._inductor.codecache import PyCodeCache
 
@@ -174,14 +168,16 @@ def _recorded(libraries: dict[str, bytes]) -> AbstractContextManager[None]:
     return _asked(answer)
 
 
-def _given(libraries: Mapping[str, bytes], scratch: Path) -> AbstractContextManager[None]:
+def _given(libraries: Mapping[str, bytes], folder: Path) -> AbstractContextManager[None]:
     """Gives the libraries that were recorded, from files of their own."""
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 
     def answer(original: Callable[[], Any], key: str) -> Any:
         content = libraries[key]
         name = hashlib.sha256(content).hexdigest()[:32]
-        path = _placed(scratch / "libraries" / f"{name}.so", content)
+        path = folder / f"{name}.so"
+        if not path.exists():
+            path.write_bytes(content)
         library: Any = CppPythonBindingsCodeCache._load_library(str(path), name)
         return library.kernel
 
@@ -199,13 +195,3 @@ def _asked(answer: Callable[[Callable[[], Any], str], Any]) -> AbstractContextMa
         return answer(lambda: original(self, *arguments, **options), hashlib.sha256(text.encode()).hexdigest())
 
     return _replaced(AsyncCompile, cpp_pybinding=method)
-
-
-def _placed(path: Path, content: bytes) -> Path:
-    """A file with this content, whole for every reader."""
-    if not path.is_file() or path.read_bytes() != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{os.getpid()}-{os.urandom(8).hex()}")
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    return path
