@@ -182,7 +182,7 @@ def fusion_cells(plan: Plan, row: FusionReport) -> tuple[str, ...]:
 
 def sizes_of_steps(plan: Plan, row: FusionReport) -> list[str]:
     """In which steps a fusion acts, where steps of different sizes run different programs."""
-    if len(plan.ranges) == 1:
+    if [(start, end) for start, end, _ in row.ranges] == [(1, plan.ranges[-1].end)]:
         return []
     return [f"in steps of {start} to {end} tokens: ×{places}" for start, end, places in row.ranges]
 

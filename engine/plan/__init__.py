@@ -2,4 +2,4 @@
 
 from engine.plan.facts import DECIDED, model_facts
 from engine.plan.make import Observations, Tables, make_plan, plan_for
-from engine.plan_values import Decision, FusionReport, Given, KernelChoice, Plan, TokenRange
+from engine.plan_values import Decision, FusionReport, Given, KernelChoice, PieceChoice, Plan, TokenRange
