@@ -12,11 +12,17 @@ from engine.ops.spec import EXACT, Case, Spec, op
 
 _CASES = tuple(
     Case(
-        {"tokens": 11, "requests": 3, "blocks": 9, "page": p, "heads": h, "kv_heads": g},
+        {"tokens": 11 + pad, "requests": 3 + pad, "blocks": 9, "page": p, "heads": h, "kv_heads": g},
         {"heads": h, "kv_heads": g, "head_dim": d, "scale": d**-0.5, "window": w},
     )
-    for p, h, g, d, w in [(4, 4, 2, 16, None), (4, 3, 1, 8, 3), (4, 2, 2, 64, None)]
+    for p, h, g, d, w, pad in [
+        (4, 4, 2, 16, None, 0),
+        (4, 3, 1, 8, 3, 0),
+        (4, 2, 2, 64, None, 0),
+        (4, 4, 2, 16, None, 2),
+    ]
 )
+"""The last has rows and requests of padding, as a replayed graph does."""
 
 
 def _cache(case: Case, dtype: str, rng: Any) -> Any:
@@ -56,12 +62,14 @@ def kv_write(k: Any, v: Any, cache: Any, slots: Any, *, head_dim: int) -> Any:
 def _attention_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     import torch
 
-    lengths = torch.tensor([9, 1, 12], dtype=torch.int32)
-    starts = torch.tensor([0, 5, 6, 11], dtype=torch.int32)
+    pad = case.sizes["requests"] - 3
+    lengths = torch.tensor([9, 1, 12] + [0] * pad, dtype=torch.int32)
+    starts = torch.tensor([0, 5, 6, 11] + [11] * pad, dtype=torch.int32)
     order = torch.randperm(case.sizes["blocks"], generator=rng).to(torch.int32)
+    order = torch.cat([order, order.new_zeros(3 * pad)])
     width = case.sizes["heads"] * case.attributes["head_dim"]
     q = torch.randn((case.sizes["tokens"], width), generator=rng).to(getattr(torch, dtype))
-    return q, _cache(case, dtype, rng), order.view(3, 3), starts, lengths
+    return q, _cache(case, dtype, rng), order.view(-1, 3), starts, lengths
 
 
 @op(
@@ -88,7 +96,8 @@ def attention(
 
     q: [tokens, heads·head_dim]; blocks: [requests, width] int32 block table; starts: [requests + 1] int32, first row
     of each request in q; lengths: [requests] int32, tokens in the cache after this step, at least as many as new ones.
-    A query at position p sees keys ``max(0, p - window + 1) .. p``. Rows past ``starts[-1]`` are padding: zeros.
+    A query at position p sees keys ``max(0, p - window + 1) .. p``. Rows past ``starts[-1]`` are padding: zeros; so are
+    requests without new tokens, of length 0.
     Softmax in float32 (float64 for float64). Source: Vaswani et al., equation 1; paging: Kwon et al., section 4.1.
     """
     import torch
