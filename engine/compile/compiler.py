@@ -192,7 +192,7 @@ def _first(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _cause(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip(' .')}" if lines else type(error).__name__
 
 
 def _plain(value: Any) -> Any:

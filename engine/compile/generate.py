@@ -103,11 +103,11 @@ def _generate(traced: Traced, headers: Path, texts: dict[str, str]) -> dict[str,
 def _check(traced: Traced, unit: Unit) -> None:
     """Raises ``ValueError`` for a size of the range that the code was not made for."""
     env = traced.mode.shape_env
-    names = {size.node.expr: name for name, size in traced.symbols.items() if not isinstance(size, int)}
+    names = {size.node._expr: name for name, size in traced.symbols.items() if not isinstance(size, int)}
     for symbol, name in names.items():
         known, (first, last) = env.var_to_range[symbol], size_range(name, unit)
         if env.replace(symbol) != symbol or known.lower > first or known.upper < last:
-            raise ValueError(f"its code takes {name} = {env.replace(symbol)} from {known.lower} to {known.upper}")
+            raise ValueError(f"it takes {name} for {env.replace(symbol)}, between {known.lower} and {known.upper}")
     asked = [guard.expr for guard in env.guards]
     asked += [one.expr for found in env.deferred_runtime_asserts.values() for one in found]
     for condition in asked:
@@ -115,7 +115,7 @@ def _check(traced: Traced, unit: Unit) -> None:
         for sizes in product(*(_samples(names.get(symbol, ""), unit) for symbol in symbols)):
             if condition.subs(dict(zip(symbols, sizes, strict=True))) == False:  # noqa: E712 (sympy's own false)
                 found = ", ".join(f"{names.get(s, s)} = {n}" for s, n in zip(symbols, sizes, strict=True))
-                raise ValueError(f"its code would be wrong for {found}: it takes {condition} for granted")
+                raise ValueError(f"it would be wrong for {found}, since it takes {condition} for granted")
 
 
 def _samples(name: str, unit: Unit) -> Sequence[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from engine.compile import generate, opaque
 from engine.compile.compiler import Compiler
 from engine.compile.cut import cut, written
+from engine.compile.folder import own_folder
 from engine.compile.store import Store
 from engine.compile.trace import Layout, Unit, trace
 from engine.errors import UserError
@@ -22,6 +25,18 @@ from tests import piece_toys as toys
 from tests.model_configs import LLAMA, QWEN3
 
 TINY = {"hidden_size": 16, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "intermediate_size": 32, "vocab_size": 64}
+
+
+def test_folders_of_generators_that_were_killed_are_swept(tmp_path):
+    left = tmp_path / "12345-left"
+    left.mkdir()
+    (left / "lock").touch()
+    mine = own_folder(tmp_path)
+    (mine / "headers").mkdir()
+    assert not left.exists()
+    code = "import sys, pathlib; from engine.compile.folder import own_folder; own_folder(pathlib.Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert [path.name for path in tmp_path.iterdir()] == [mine.name] and (mine / "headers").is_dir()
 
 
 class Memory:
@@ -179,8 +194,11 @@ def reads_a_value(x):
     return x * float(x[0, 0])
 
 
-@pytest.mark.parametrize("body", [reads_a_size, takes_a_size_for_granted, reads_a_value])
-def test_a_unit_that_cannot_be_compiled_names_its_ops_the_cause_and_the_way_out(tmp_path, body):
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [(reads_a_size, "> 16"), (takes_a_size_for_granted, "it takes tokens for 17"), (reads_a_value, "data-dependent")],
+)
+def test_a_unit_that_cannot_be_compiled_names_its_ops_the_cause_and_the_way_out(tmp_path, body, cause):
     texts: dict[str, str] = {}
     bad = BoundCall("add", "", body, ("x",), ("y",))
     calls = [toys.CALLS[0], toys.CALLS[1], bad]
@@ -188,7 +206,7 @@ def test_a_unit_that_cannot_be_compiled_names_its_ops_the_cause_and_the_way_out(
     with pytest.raises(UserError) as caught:
         compiler.piece(calls, toys.SPECS, toys.weights(), {"y"}, 1, 64)
     text = str(caught.value)
-    assert "1 to 64 tokens" in text and "embedding, add, add" in text and "\n" not in text
+    assert cause in text and "1 to 64 tokens" in text and "embedding, add, add" in text and "\n" not in text
     assert "-cc.debug_dump_path=DIR" in text and "-cc.mode=NONE" in text and caught.value.__cause__ is not None
     assert [text for name, text in texts.items() if name.endswith(".error.txt") and text.startswith("Traceback")]
     assert compiler.built == 0
