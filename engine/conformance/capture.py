@@ -75,9 +75,7 @@ def eager(runtime: Runtime, piece: Piece) -> Any:
 
 
 def captured(runtime: Runtime, backend: GraphBackend, work: Work, pool: Any) -> CapturedGraph:
-    """``work`` warmed up and recorded. Raises ``Wrong`` where the graph has no size."""
-    for _ in range(WARM_UPS):
-        work()
+    """``work`` recorded; a run before that is the backend's to make. Raises ``Wrong`` where the graph has no size."""
     runtime.synchronize()
     graph = backend.capture(work, pool)
     if not isinstance(graph.nbytes, int) or graph.nbytes < 0:
