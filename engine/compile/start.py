@@ -39,6 +39,7 @@ def make_compiler(plan: Plan, ops: Mapping[str, Op]) -> Compiler | Stock | None:
     Raises ``UserError`` as ``open_store``, and for a backend that torch does not know."""
     mode, backend = plan[MODE], plan[BACKEND]
     dump = Dumper(Path(plan[DUMP])) if plan[DUMP] else None
+    store = open_store(plan) if plan["compilation.cache_dir"] else None
     if mode in WHOLE:
         from engine.compile.stock import Stock
 
@@ -47,7 +48,7 @@ def make_compiler(plan: Plan, ops: Mapping[str, Op]) -> Compiler | Stock | None:
         return None
     from engine.compile.compiler import Compiler
 
-    return Compiler(ops, open_store(plan), {**settings(plan), **environment(plan, ops)}, dump)
+    return Compiler(ops, store or open_store(plan), {**settings(plan), **environment(plan, ops)}, dump)
 
 
 def bound_ranges(

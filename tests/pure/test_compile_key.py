@@ -259,6 +259,8 @@ def test_a_source_of_a_strangers_op_counts(tmp_path, monkeypatch):
     assert "stranger" in before and key.sources(ops) == before
     (tmp_path / "stranger" / "helpers.py").write_text("def twice(x):\n    return x * x\n")
     assert key.sources(ops) != before
+    for name in [name for name in sys.modules if name.partition(".")[0] == "stranger"]:
+        del sys.modules[name]
 
 
 def test_a_source_that_cannot_be_read_is_never_taken_for_unchanged():
