@@ -15,7 +15,6 @@ from platforms.contract import CapturedGraph, GraphBackend, Runtime, Verdict
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
 
-WARM_UPS = 2
 WIDTH = 1024
 
 

@@ -14,7 +14,7 @@ from engine.program import Dim, Program, Value
 from platforms.contract import Runtime
 
 TOKENS = "tokens"
-NO_SLOT = -1
+SLOTS, NO_SLOT = "slots.", -1
 """Where a padded token's keys and values go: nowhere."""
 
 
@@ -79,6 +79,9 @@ class Buffers:
         self._width = width
         self._shapes = {value.name: value.shape for value in kept_inputs(program)}
         self._inputs = {value.name: zeros(value.shape, value.dtype) for value in kept_inputs(program)}
+        for name, buffer in self._inputs.items():
+            if name.startswith(SLOTS):
+                buffer.fill_(NO_SLOT)
         self._places = {place: zeros((TOKENS, *place.rest), place.dtype) for place in used}
 
     def inputs(self, key: Key) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class Buffers:
 def _padding(name: str, array: Any) -> int:
     if name == "starts":
         return int(array[-1])
-    return NO_SLOT if name.startswith("slots.") else 0
+    return NO_SLOT if name.startswith(SLOTS) else 0
 
 
 def _sized(shape: Sequence[Dim], tokens: int, requests: int, width: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.conformance import checks
-from engine.conformance.capture import WARM_UPS, Piece, eager, piece_of, same, work_of
+from engine.conformance.capture import Piece, eager, piece_of, same, work_of
 from engine.ops import OPS
 from engine.work import BoundCall, Work
 from platforms.contract import DeviceError, GraphBackend, Runtime, Verdict
@@ -35,13 +35,6 @@ def opened(selection: Selection) -> Iterator[tuple[Runtime, GraphBackend]]:
             yield runtime, backend
     finally:
         runtime.close()
-
-
-def capture(runtime: Runtime, backend: GraphBackend, work: Work, pool: Any) -> Any:
-    for _ in range(WARM_UPS):
-        work()
-    runtime.synchronize()
-    return backend.capture(work, pool)
 
 
 def available(runtime: Runtime) -> int:
@@ -70,7 +63,7 @@ def check_replay_is_eager(selection: Selection) -> None:
     """Bit for bit, for contents that came after the capture, from the runtime's stream and from another."""
     with opened(selection) as (runtime, backend):
         piece = piece_of(runtime, 1, tokens=33)
-        graph = capture(runtime, backend, piece.work, backend.new_pool())
+        graph = backend.capture(piece.work, backend.new_pool())
         assert isinstance(graph.nbytes, int) and graph.nbytes > 0
         for at in range(3):
             piece.x.copy_(piece.x.roll(1, 0) * (1 + at / 4))
@@ -88,7 +81,7 @@ def check_one_pool_serves_all_sizes(selection: Selection) -> None:
     with opened(selection) as (runtime, backend):
         pool, sizes = backend.new_pool(), (4096, 1024, 64, 1)
         pieces = [piece_of(runtime, seed, tokens) for seed, tokens in enumerate(sizes)]
-        graphs = [capture(runtime, backend, piece.work, pool) for piece in pieces]
+        graphs = [backend.capture(piece.work, pool) for piece in pieces]
         assert graphs[0].nbytes >= 4096 * 1024 * 4, "one value between two calls, at the least"
         assert sum(graph.nbytes for graph in graphs[1:]) < graphs[0].nbytes / 2
         expected = [eager(runtime, piece) for piece in pieces]
@@ -106,13 +99,13 @@ def check_H_GRF_06_a_host_read_is_refused(selection: Selection) -> None:
     with opened(selection) as (runtime, backend):
         pool, piece = backend.new_pool(), piece_of(runtime, 2)
         expected = eager(runtime, piece)
-        first = capture(runtime, backend, piece.work, pool)
+        first = backend.capture(piece.work, pool)
         for function in (lambda x: x * x.sum().item(), lambda x: x.cpu(), lambda x: x[x > 0]):
             with pytest.raises(DeviceError) as caught:
-                capture(runtime, backend, failing(runtime, function), pool)
+                backend.capture(failing(runtime, function), pool)
             assert "captur" in str(caught.value) and "\n" not in str(caught.value)
             assert gc.isenabled() and not torch.cuda.is_current_stream_capturing()
-            second = capture(runtime, backend, piece.work, pool)
+            second = backend.capture(piece.work, pool)
             for graph in (first, second):
                 check_replays(runtime, graph, piece, expected, "after a refused capture")
             second.close()
@@ -134,7 +127,7 @@ def check_H_GRF_04_a_capture_out_of_memory_is_one_size_less(selection: Selection
             backend.capture(work, pool)
         piece = piece_of(runtime, 3, tokens=2)
         expected = eager(runtime, piece)
-        graph = capture(runtime, backend, piece.work, pool)
+        graph = backend.capture(piece.work, pool)
         check_replays(runtime, graph, piece, expected, "after a capture without enough memory")
         graph.close()
 
@@ -146,11 +139,11 @@ def check_memory_comes_back(selection: Selection) -> None:
             pytest.fail("this check needs a device with memory of its own; run it on one")
         piece, broken = piece_of(runtime, 4, tokens=16384), failing(runtime, lambda x: x * x.sum().item())
         broken()
-        capture(runtime, backend, piece.work, backend.new_pool()).close()
+        backend.capture(piece.work, backend.new_pool()).close()
         before = available(runtime)
         for _ in range(3):
             pool = backend.new_pool()
-            graph = capture(runtime, backend, piece.work, pool)
+            graph = backend.capture(piece.work, pool)
             with pytest.raises(DeviceError):
                 backend.capture(broken, pool)
             taken = before - available(runtime)
@@ -185,7 +178,7 @@ def check_other_threads_and_garbage_do_not_end_a_capture(selection: Selection) -
             for _ in range(20):
                 cycle: list[Any] = [torch.empty(MIB, device=runtime.device), torch.cuda.Event()]
                 cycle.append(cycle)
-                graph = capture(runtime, backend, piece.work, backend.new_pool())
+                graph = backend.capture(piece.work, backend.new_pool())
                 check_replays(runtime, graph, piece, expected, "captured beside a busy thread")
                 graph.close()
         finally:

@@ -28,7 +28,8 @@ class Tapes:
         return object()
 
     def capture(self, work: Work, pool: object) -> CapturedGraph:
-        """Does ``work`` once. Raises ``DeviceError`` naming what cannot be replayed."""
+        """Does ``work`` twice, recording the second time. Raises ``DeviceError`` naming what cannot be replayed."""
+        work()
         recorder = _Recorder()
         with _Refuser(), recorder:
             work()
