@@ -109,10 +109,16 @@ class Compiler:
             self._functions[key] = self._stored(declared, name) or self._built(unit, declared, ops, name)
         return self._functions[key]
 
-    @property
     def _folder(self) -> Path:
         if self._own is None:
-            self._own = own_folder(self._store.scratch / "generator")
+            root = self._store.scratch / "generator"
+            try:
+                self._own = own_folder(root)
+            except OSError as error:
+                raise UserError(
+                    f"pieces cannot be compiled: {root} cannot be written ({error.strerror or error}). Name a folder "
+                    "with room that this user may write to, with --cache-dir, or serve without (-cc.mode=NONE)."
+                ) from error
             # Of use for compiling only, and large.
             weakref.finalize(self, shutil.rmtree, self._own / generate.HEADERS, ignore_errors=True)
         return self._own
@@ -121,8 +127,9 @@ class Compiler:
         payload = self._store.read(declared)
         if payload is None:
             return None
+        folder = self._folder()
         try:
-            run, texts = generate.load(payload, self._folder)
+            run, texts = generate.load(payload, folder)
         except Exception as error:
             self._store.discard(declared, _cause(error))
             return None
@@ -132,9 +139,10 @@ class Compiler:
 
     def _built(self, unit: Unit, declared: dict[str, Any], ops: Sequence[str], name: str) -> Callable[..., Any]:
         texts: dict[str, str] = {}
+        folder = self._folder()
         try:
-            payload = generate.build(unit, self._folder, texts)
-            run, _ = generate.load(payload, self._folder)
+            payload = generate.build(unit, folder, texts)
+            run, _ = generate.load(payload, folder)
         except Exception as error:
             texts["error"] = traceback.format_exc()
             raise UserError(

@@ -30,7 +30,6 @@ _OPTIONS = {
     "cpp.dynamic_threads": True,
     "cpp_wrapper": False,
     "freezing": False,
-    "triton.cudagraphs": False,
 }
 """No pool of workers; no count of threads and no weights in an artefact."""
 
