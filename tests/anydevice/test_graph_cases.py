@@ -204,3 +204,17 @@ def test_H_GRF_07_memory_of_graphs_that_are_off_holds_blocks(model: Path, monkey
             words = dict((label, reason) for label, _, reason in core.info.summary)["KV blocks"]
             assert ("of graphs" in words) == (mode != "NONE")
     assert blocks["NONE"] > blocks["FULL_AND_PIECEWISE"], blocks
+
+
+def test_steps_of_different_sizes_run_programs_and_graphs_of_their_own(model: Path) -> None:
+    """A fusion held to small steps, and ranges that a user ends, under graphs of both kinds."""
+    wish = {"pass_config": {"rope_kvcache_max_tokens": 4}, "compile_ranges_endpoints": [20]}
+    wish |= {"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": [1, 4, 8, 30]}
+    with opened(model, "-O0") as plain, opened(model, "-O0", optimization_level=2, compilation_config=wish) as core:
+        ranges = [(one.start, one.end) for one in core.plan.ranges]
+        assert ranges == [(1, 4), (5, 20), (21, 64)]
+        guard(core)
+        for lengths in ([3, 4, 5], [30], [2, 40, 1, 1, 1]):
+            assert generate(core, lengths) == generate(plain, lengths)
+        steps = core.stats().steps
+        assert steps["FULL"] and steps["PIECEWISE"] and steps["NONE"]

@@ -102,7 +102,7 @@ ACTIONS = st.lists(
 @pytest.mark.parametrize("name", ["here", "tape"])
 @pytest.mark.parametrize("mode", MODES)
 def test_replay_is_eager_whatever_happens_between_steps(mode: str, name: str) -> None:
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None, derandomize=True)
     @given(ACTIONS)
     def run(actions: list[tuple[str, int]]) -> None:
         world = World(mode, name)
