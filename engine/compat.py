@@ -114,6 +114,9 @@ REMOVED: Mapping[str, str] = MappingProxyType(
 OWN_PREFIX, FOREIGN_PREFIX = "ENGINE_", "VLLM_"
 """Every variable ``VLLM_X`` is read as ``ENGINE_X`` where that exists; when both are set, ``ENGINE_X`` wins."""
 
+GENERATOR_GRAPHS = "triton.cudagraphs"
+"""The code generator's option for graphs of its own, which would lie inside ours."""
+
 VARIABLES: Mapping[str, str] = MappingProxyType({"VLLM_TARGET_DEVICE": "ENGINE_PLATFORM"})
 """Variables that have another name here."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from engine.compat import GENERATOR_GRAPHS
 from engine.compile.trace import TOKENS, Traced, Unit, size_range, trace
 
 SIZES = (1, 2, 17, 511)
@@ -30,8 +31,9 @@ _OPTIONS = {
     "cpp.dynamic_threads": True,
     "cpp_wrapper": False,
     "freezing": False,
+    GENERATOR_GRAPHS: False,
 }
-"""No pool of workers; no count of threads and no weights in an artefact."""
+"""No pool of workers; no count of threads and no weights in an artefact; no graphs inside ours."""
 
 
 def build(unit: Unit, folder: Path, texts: dict[str, str]) -> bytes:
