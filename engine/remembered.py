@@ -6,8 +6,9 @@ import hashlib
 import importlib.util
 import json
 import logging
-import os
 from pathlib import Path
+
+from engine.compile.store import publish, sweep
 
 logger = logging.getLogger("engine")
 _LARGE = 2**20
@@ -36,17 +37,15 @@ def package_hash(name: str) -> str:
 
 def passed(file: Path) -> bool:
     try:
-        return isinstance(json.loads(file.read_text())["passed"], str)
-    except (OSError, ValueError, KeyError, TypeError):
+        return isinstance(json.loads(file.read_bytes())["passed"], str)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
 def remember(file: Path, what: str) -> None:
     """An unwritable folder is no error."""
+    sweep(file.parent)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"passed": what}))
-        draft.replace(file)
+        publish(file, json.dumps({"passed": what}).encode())
     except OSError as error:
         logger.debug("%s is not remembered: %s", what, error)

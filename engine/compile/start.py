@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from engine.compile.stock import Stock
 
 FORCE = ("ENGINE_FORCE_AOT_LOAD", "VLLM_FORCE_AOT_LOAD")
-"""Variables by which a start must find everything compiled."""
+"""Variables by which a start must find everything compiled; the first that is set counts."""
 
 
 def open_store(plan: Plan, variables: Mapping[str, str] = os.environ) -> Store:
     """The cache of compiled pieces. Raises ``UserError`` for a folder that a user named and nobody can write."""
-    folder, required = plan["compilation.cache_dir"], any(variables.get(name, "0") not in ("", "0") for name in FORCE)
+    folder = plan["compilation.cache_dir"]
+    required = next((variables[name] for name in FORCE if variables.get(name)), "0") != "0"
     return Store(Path(folder) if folder else cache_root() / "compile", explicit=bool(folder), required=required)
 
 

@@ -57,7 +57,7 @@ class Store:
                 self.folder, why, self._scratch,
             )  # fmt: skip
         else:
-            _sweep(self.folder)
+            sweep(self.folder)
             self._scratch = _own(self.folder) if _shared(self.folder) else self.folder
 
     @property
@@ -91,7 +91,7 @@ class Store:
         header = {"format": FORMAT, "size": len(payload), "sha256": _hash(payload), "declared": json.loads(text)}
         path = self._folders[0] / _name(text)
         try:
-            _publish(path, json.dumps(header).encode() + b"\n" + payload)
+            publish(path, json.dumps(header).encode() + b"\n" + payload)
         except OSError as error:
             level = logging.DEBUG if self._unwritable else logging.WARNING
             logger.log(level, "compiled pieces are not kept in %s: %s", path.parent, _found(path.parent, error))
@@ -196,8 +196,8 @@ def _read(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _publish(path: Path, data: bytes) -> None:
-    """Appears as a whole or not at all; leaves no draft behind."""
+def publish(path: Path, data: bytes) -> None:
+    """The file appears as a whole or not at all, for this user alone, and leaves no draft behind. Raises ``OSError``."""
     draft = _draft(path.parent, data)
     try:
         os.replace(draft, path)
@@ -303,8 +303,8 @@ def _clear(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove drafts whose writers were killed."""
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left of a ``publish``."""
     try:
         for path in folder.glob(f".*{_DRAFT}"):
             if time.time() - path.lstat().st_mtime > _STALE:
