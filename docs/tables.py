@@ -211,6 +211,12 @@ def support_tables() -> str:
     return "\n".join(f"## {name}\n\n{as_markdown(support(find(name)))}" for name in names).rstrip()
 
 
+def only_a_device_table() -> str:
+    from engine.graphs.legality import ONLY_A_DEVICE
+
+    return table(["work", "why it passes here"], ONLY_A_DEVICE)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "levels": level_table,
     "flags": flag_tables,
@@ -221,8 +227,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "targets": target_table,
     "resolved": resolved_tables,
     "support": support_tables,
+    "only-a-device": only_a_device_table,
 }
-DOCUMENTS = ("README.md", "docs/flags.md", "docs/levels.md", "docs/support.md")
+DOCUMENTS = ("README.md", "docs/flags.md", "docs/levels.md", "docs/plugin-guide.md", "docs/support.md")
 
 
 def updated(text: str) -> str:
