@@ -197,7 +197,7 @@ def _read(path: Path) -> bytes:
 
 
 def publish(path: Path, data: bytes) -> None:
-    """The file appears as a whole or not at all, for this user alone, and leaves no draft behind. Raises ``OSError``."""
+    """The file appears as a whole or not at all, for this user alone; no draft stays behind. Raises ``OSError``."""
     draft = _draft(path.parent, data)
     try:
         os.replace(draft, path)
