@@ -7,6 +7,7 @@ import collections
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,11 @@ def main() -> int:
 
         return run
 
-    with LLM(max_model_len=1024, enable_prefix_caching=False) as llm:
-        bound = llm._core._worker.runner._bound  # type: ignore[union-attr]
-        calls = llm.plan.program.calls
+    with LLM(max_model_len=1024, enable_prefix_caching=False, optimization_level=0) as llm:
+        work = llm._core._worker.runner.executor._step(0)  # type: ignore[union-attr]
         params = SamplingParams(temperature=0, max_tokens=options.tokens, ignore_eos=True)
         llm.generate(prompts(options.batch), params, use_tqdm=False)
-        bound._steps = [
-            (timed(step[0], call.op), *step[1:]) for step, call in zip(bound._steps, calls, strict=True)
-        ]
+        work.calls = [replace(placed, function=timed(placed.function, placed.call.op)) for placed in work.calls]
         begin = time.perf_counter()
         llm.generate(prompts(options.batch), params, use_tqdm=False)
         whole = time.perf_counter() - begin

@@ -41,7 +41,7 @@ IMPORTED = (
 """Most of what a start imports, none of which looks at a cache."""
 ALL = ["attention"]
 """Ops between pieces: the pieces of the whole model, three forms, most of them of C++."""
-VIEWS = [*ALL, "embedding", "add", "rotary_table"]
+VIEWS = [*ALL, "embedding", "add", "rotary_table", "rms_norm", "silu_and_mul"]
 """What is left to generate are views, in one form: no C++ compiler runs."""
 LOOKUP = [*ALL, "add", "rotary_table", "split"]
 """What is left is one loop of C++."""
