@@ -38,7 +38,8 @@ def main() -> None:
         for level, found in speeds.items():
             ratio = statistics.median(a / b for a, b in zip(found, speeds[levels[0]], strict=True))
             steps = engines[level]._open_core().stats().steps
-            print(f"batch {batch} -O{level}: {ratio:.2f} of -O{levels[0]} ({statistics.median(found):.1f} tok/s), {steps}")
+            speed = f"{ratio:.2f} of -O{levels[0]} ({statistics.median(found):.1f} tokens/s)"
+            print(f"batch {batch} -O{level}: {speed}, {steps}")
 
 
 if __name__ == "__main__":
