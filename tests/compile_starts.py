@@ -6,9 +6,11 @@ One process imports torch once and forks for each start, which then looks for fi
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import logging
 import os
+import pwd
 import subprocess
 import sys
 import tempfile
@@ -41,7 +43,7 @@ IMPORTED = (
 """Most of what a start imports, none of which looks at a cache."""
 ALL = ["attention"]
 """Ops between pieces: the pieces of the whole model, three forms, most of them of C++."""
-VIEWS = [*ALL, "embedding", "add", "rotary_table", "rms_norm", "silu_and_mul"]
+VIEWS = [*ALL, "embedding", "add", "rotary_table", "rms_norm", "silu_and_mul", "rotary"]
 """What is left to generate are views, in one form: no C++ compiler runs."""
 LOOKUP = [*ALL, "add", "rotary_table", "split"]
 """What is left is one loop of C++."""
@@ -89,25 +91,29 @@ class Starts:
         splitting_ops: list[str] | None = None,
         *,
         level: int = 2,
+        permissions: bool = False,
+        homeless: bool = False,
         user: int | None = None,
         variables: Mapping[str, str | None] | None = None,
         **settings: Any,
     ) -> Start:
-        """``root``: ENGINE_CACHE_ROOT. ``variables``: more of them, ``None`` for one that is not set. ``user``: id of
-        the user that starts, where this one is root."""
-        compilation = {"cudagraph_capture_sizes": [1, 2], **settings.pop("compilation_config", {})}
+        """``root``: ENGINE_CACHE_ROOT. ``variables``: more of them, ``None`` for one that is not set. ``permissions``:
+        the bits of a file hold for root as well. ``homeless``: HOME is not set, and no user database knows another.
+        ``user``: id that the process takes for its own."""
+        compilation = settings.pop("compilation_config", {})
         if level:
-            compilation |= {"backend": "inductor", "splitting_ops": splitting_ops or VIEWS}
+            shown = {"backend": "inductor", "splitting_ops": splitting_ops or VIEWS, "cudagraph_capture_sizes": [1, 2]}
+            compilation = {**shown, **compilation}
         given = {
             "model": str(self.model), "dtype": "float32", "max_model_len": 64, "max_num_batched_tokens": 64,
             "max_num_seqs": 4, "kv_cache_memory_bytes": 40 * PAGE_BYTES, "optimization_level": level,
-            "compilation_config": compilation if level else {}, **settings,
+            "compilation_config": compilation, **settings,
         }  # fmt: skip
         found = {"ENGINE_CACHE_ROOT": str(root) if root else None, "VLLM_CACHE_ROOT": None, **(variables or {})}
         with tempfile.TemporaryDirectory() as folder:
-            os.chmod(folder, 0o777)
             answer = f"{folder}/answer"
-            order = {"settings": given, "variables": found, "user": user, "answer": answer}
+            who = {"permissions": permissions, "homeless": homeless, "user": user}
+            order = {"settings": given, "variables": found, "answer": answer, **who}
             assert self._process.stdin is not None and self._process.stdout is not None
             print(json.dumps(order), file=self._process.stdin, flush=True)
             code = self._process.stdout.readline().strip()
@@ -129,15 +135,35 @@ def starts(model: Path) -> Iterator[Starts]:
         found.close()
 
 
+def _heed_permissions() -> None:
+    """Give up the three capabilities by which root passes over the bits of files."""
+    size, version = 3, 0x20080522
+    header, data = (ctypes.c_uint32 * 2)(version, 0), (ctypes.c_uint32 * (2 * size))()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.capget(header, data) == 0, os.strerror(ctypes.get_errno())
+    for at in range(2):
+        data[at] &= ~0b1110
+    assert libc.capset(header, data) == 0, os.strerror(ctypes.get_errno())
+
+
+def _unknown(user: int) -> Any:
+    raise KeyError(f"getpwuid(): uid not found: {user}")
+
+
 def _start(order: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in order["variables"].items():
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    if order["user"] is not None and os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(order["user"])
-        os.setuid(order["user"])
+    # It was looked up when this process's parent began.
+    tempfile.tempdir = None
+    if order["permissions"]:
+        _heed_permissions()
+    if order["homeless"]:
+        os.environ.pop("HOME", None)
+        pwd.getpwuid = _unknown
+    if order["user"] is not None:
+        os.geteuid = lambda: order["user"]
     warnings, programs = list[str](), list[str]()
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
