@@ -168,7 +168,8 @@ def _rows(compiler: Compiler | Stock | None, executor: Executor, planned: int) -
     """What was compiled and captured, for the table at start-up."""
     rows = []
     if compiler is not None:
-        rows.append(Row("compiled", f"{compiler.built} pieces", f"{compiler.loaded} more came from the cache"))
+        words = f"{compiler.built} piece{'s' * (compiler.built != 1)}"
+        rows.append(Row("compiled", words, f"{compiler.loaded} more came from the cache"))
     if executor.graphs is not None:
         counts = Counter(key.kind for key in executor.graphs.captured)
         words = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"

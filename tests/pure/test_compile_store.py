@@ -213,6 +213,12 @@ def test_a_required_entry_that_is_missing_ends_the_start(tmp_path):
     assert own.read(DECLARED) == PAYLOAD
 
 
+def test_one_more_name_in_a_set_is_one_difference(tmp_path):
+    Store(tmp_path).write({"features": ["b", "c", "d"], "shape": [3, 4]}, b"")
+    with pytest.raises(UserError, match=r"differs in features\.a: present was absent, shape\.1: 5 was 4\. Unset"):
+        Store(tmp_path, required=True).read({"features": ["a", "b", "c", "d"], "shape": [3, 5]})
+
+
 def test_a_required_entry_that_is_damaged_or_does_not_load_ends_the_start(tmp_path):
     file = warm(tmp_path)
     own = Store(tmp_path, required=True)
