@@ -341,7 +341,7 @@ def _nearest(folder: Path, wanted: Mapping[str, Any]) -> str:
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key → each value that holds no others. A sorted list of names is a set of them: one more name moves no
     others."""
-    if isinstance(value, list) and value and all(isinstance(part, str) for part in value) and value == sorted(value):
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value) and value == sorted({*value}):
         yield from ((f"{key}.{name}", "present") for name in value)
     elif isinstance(value, (dict, list)) and value:
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
