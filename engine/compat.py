@@ -117,6 +117,9 @@ OWN_PREFIX, FOREIGN_PREFIX = "ENGINE_", "VLLM_"
 GENERATOR_GRAPHS = "triton.cudagraphs"
 """The code generator's option for graphs of its own, which would lie inside ours."""
 
+GENERATOR_VARIABLES = ("TORCHINDUCTOR_", "TRITON_", "ATEN_CPU_CAPABILITY", "CXX")
+"""How variables begin that code generators read their own settings from."""
+
 VARIABLES: Mapping[str, str] = MappingProxyType({"VLLM_TARGET_DEVICE": "ENGINE_PLATFORM"})
 """Variables that have another name here."""
 

@@ -75,6 +75,7 @@ class EngineCore:
             )
             with phases("warm up"):
                 self._warm_up(pages)
+                self._worker.runner.executor.count_anew()
             why = selection.reason.removesuffix(f"; {summarise(selection.profile)}")
             first, last = Row("model", model.name, model.origin), _kv_row(self._worker)
             rows = [first, *summary(plan, why), *self._worker.rows, last]
@@ -138,20 +139,20 @@ class EngineCore:
     def _warm_up(self, pages: tuple[int, ...]) -> None:
         """A step of a prompt beside a generation, then one of two generations; one request drawn, one greedy. What it
         leaves in the first block is nobody's."""
-        length = min(WARM_TOKENS, *pages)
+        budget, most = self.plan["scheduler.max_num_batched_tokens"], self.plan["scheduler.max_num_seqs"]
+        count = min(2, most, budget)
+        length = min(WARM_TOKENS, *pages, budget - count + 1)
         drawn = SamplingParams(temperature=1.0, top_p=0.9, seed=0, max_tokens=2)
         greedy = SamplingParams(temperature=0, max_tokens=2)
         requests = [
             Request(name, [0] * length, params, time.monotonic())
             for name, params in (("warm-up drawn", drawn), ("warm-up greedy", greedy))
-        ]
+        ][:count]
         blocks, ids = tuple([0] for _ in pages), [request.id for request in requests]
-        first, second = ids
         runner, last = self._worker.runner, length - 1
-        for work, new in (
-            ([Work(first, [0] * length, 0, blocks, True), Work(second, [0], last, blocks, True)], requests),
-            ([Work(name, [0], last, blocks, True) for name in ids], []),
-        ):
+        first, *others = [Work(name, [0], last, blocks, True) for name in ids]
+        prompt = Work(first.request_id, [0] * length, 0, blocks, True)
+        for work, new in (([prompt, *others], requests), ([first, *others], [])):
             runner.sample(runner.submit(Batch(work, [(request, []) for request in new])))
         runner.submit(Batch([], [], ids))
 

@@ -29,7 +29,7 @@ class Delta(msgspec.Struct, frozen=True):
 class CoreInfo(msgspec.Struct, frozen=True):
     """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
     table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler. ``built`` and ``loaded``:
-    pieces of generated code made at this start, and taken from the cache."""
+    functions that pieces were compiled into at this start, and that came from the cache."""
 
     model_name: str
     model_path: str

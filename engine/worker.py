@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from engine.errors import UserError
 from engine.explain import Row
@@ -22,12 +22,13 @@ from engine.plan import Observations, plan_for
 from engine.plan_values import Given, Plan
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
-from platforms.contract import DeviceError, FusionRule, Memory, PlatformPlugin, Runtime, Verdict
+from platforms.contract import DeviceError, FusionRule, GraphBackend, Memory, PlatformPlugin, Runtime, Verdict
 
 if TYPE_CHECKING:
     from engine.compile.compiler import Compiler
     from engine.compile.stock import Stock
-    from engine.graphs.executor import Executor
+    from engine.graphs.dispatch import Key
+    from engine.graphs.executor import BoundRange, Executor
     from engine.runner import Runner
     from engine.weights.checkpoint import Checkpoint
 
@@ -47,8 +48,10 @@ class Worker:
     loaded: int
 
     def close(self) -> None:
-        self.runner.executor.close()
-        self.runtime.close()
+        try:
+            self.runner.executor.close()
+        finally:
+            self.runtime.close()
 
 
 @contextmanager
@@ -107,7 +110,7 @@ def _serve(
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
 
-    backend = runtime.graphs()
+    backend = _graphs(runtime)
     seen = Observations()
 
     def make(observations: Observations) -> Plan:
@@ -133,7 +136,7 @@ def _serve(
         ranges = bound_ranges(plan, bound, ops, compiler)
     graphs = planned_keys(plan)
     with phases("KV cache"):
-        planned = graph_bytes([one.parts for one in ranges], graphs, table_width(plan))
+        planned = _planned(ranges, graphs, plan)
         space = _space(plan, before, runtime.memory(), planned)
         bound.attach(make_caches(program, space.blocks, runtime))
     executor = Executor(ranges, bound.constants, runtime)
@@ -147,7 +150,29 @@ def _serve(
         stack.pop_all()
     runner = Runner(executor, checkpoint.config.vocab_size, runtime)
     built, loaded = (compiler.built, compiler.loaded) if compiler is not None else (0, 0)
-    return Worker(runtime, plan, runner, space, _rows(compiler, executor, planned), built, loaded)
+    table = _rows(compiler, executor, planned, plan["cache.kv_cache_memory_bytes"] is not None)
+    return Worker(runtime, plan, runner, space, table, built, loaded)
+
+
+def _graphs(runtime: Runtime) -> GraphBackend | Verdict:
+    """The device's graphs, or why there are none. A stranger's runtime may raise or answer anything."""
+    try:
+        found: object = runtime.graphs()
+    except Exception as error:
+        return Verdict(False, f"graphs() raised {type(error).__name__}: {error}")
+    if isinstance(found, Verdict):
+        return Verdict(False, found.reason)
+    if not callable(getattr(found, "capture", None)):
+        return Verdict(False, f"graphs() gave {found!r}, which captures nothing")
+    return cast("GraphBackend", found)
+
+
+def _planned(ranges: Sequence[BoundRange], keys: Sequence[Key], plan: Plan) -> int:
+    """Bytes that graphs will take; none where their values have no buffers, which the capture will say."""
+    try:
+        return graph_bytes([one.parts for one in ranges], keys, table_width(plan))
+    except ValueError:
+        return 0
 
 
 def _space(plan: Plan, before: Memory, after: Memory, graphs: int) -> Space:
@@ -164,14 +189,15 @@ def _space(plan: Plan, before: Memory, after: Memory, graphs: int) -> Space:
     )
 
 
-def _rows(compiler: Compiler | Stock | None, executor: Executor, planned: int) -> list[Row]:
+def _rows(compiler: Compiler | Stock | None, executor: Executor, planned: int, exact: bool) -> list[Row]:
     """What was compiled and captured, for the table at start-up."""
     rows = []
     if compiler is not None:
-        words = f"{compiler.built} piece{'s' * (compiler.built != 1)}"
-        rows.append(Row("compiled", words, f"{compiler.loaded} more came from the cache"))
+        words = f"{compiler.built} built, {compiler.loaded} from the cache"
+        rows.append(Row("compiled", words, "functions; pieces that differ in names alone share one"))
     if executor.graphs is not None:
         counts = Counter(key.kind for key in executor.graphs.captured)
         words = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
-        rows.append(Row("graphs", words, f"{sized(executor.graphs.nbytes)}, {sized(planned)} were kept free for them"))
+        kept = "not counted beside an exact KV cache size" if exact else f"{sized(planned)} were kept free for them"
+        rows.append(Row("graphs", words, f"{sized(executor.graphs.nbytes)}, {kept}"))
     return rows

@@ -105,9 +105,9 @@ class Starts:
             shown = {"backend": "inductor", "splitting_ops": splitting_ops or VIEWS, "cudagraph_capture_sizes": [1, 2]}
             compilation = {**shown, **compilation}
         given = {
-            "model": str(self.model), "dtype": "float32", "max_model_len": 64, "max_num_batched_tokens": 64,
-            "max_num_seqs": 4, "kv_cache_memory_bytes": 40 * PAGE_BYTES, "optimization_level": level,
-            "compilation_config": compilation, **settings,
+            "model": str(self.model), "platform": "cpu", "dtype": "float32", "max_model_len": 64,
+            "max_num_batched_tokens": 64, "max_num_seqs": 4, "kv_cache_memory_bytes": 40 * PAGE_BYTES,
+            "optimization_level": level, "compilation_config": compilation, **settings,
         }  # fmt: skip
         found = {"ENGINE_CACHE_ROOT": str(root) if root else None, "VLLM_CACHE_ROOT": None, **(variables or {})}
         with tempfile.TemporaryDirectory() as folder:

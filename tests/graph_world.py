@@ -99,7 +99,10 @@ class Stepper:
     """One executor with caches of its own."""
 
     def __init__(self, mode: str, backend: Any, sizes: Sequence[int] = SIZES, tables: Tables = TABLES) -> None:
-        wish = {"compilation__graph_mode": mode, "compilation__capture_sizes": list(sizes)} if mode != "NONE" else {}
+        wish: dict[str, Any] = {}
+        if mode != "NONE":
+            served = [size for size in sizes if mode != "FULL_DECODE_ONLY" or size <= SEQS]
+            wish = {"compilation__graph_mode": mode, "compilation__capture_sizes": served}
         level = {"optimization_level": 0 if mode == "NONE" else 2}
         limits = {"scheduler__max_num_seqs": SEQS, "scheduler__max_num_batched_tokens": TOKENS}
         more = {**level, **limits, **wish, "cache__block_size": PAGE}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.compile import generate, opaque
+from engine.compile.cut import stays_apart
 from engine.compile.folder import own_folder
 from engine.compile.store import Store
 from engine.compile.trace import Layout, Unit
@@ -64,8 +65,7 @@ class Compiler:
         return found
 
     def _pure(self, call: BoundCall, types: _Types) -> bool:
-        op = self._ops[call.op]
-        if call.mutates or op.mutates or op.host_reads or op.collective:
+        if stays_apart(self._ops[call.op]):
             return False
         if not all(name in types for name in (*call.inputs, *call.outputs)):
             return False

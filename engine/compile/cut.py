@@ -63,6 +63,11 @@ def written(calls: Iterable[Call], ops: Mapping[str, Op]) -> dict[str, str]:
     return same
 
 
+def stays_apart(op: Op) -> bool:
+    """No code is generated for what writes, reads on the host or waits for other ranks."""
+    return bool(op.mutates) or op.host_reads or op.collective
+
+
 def structure(program: Program, calls: Collection[Call], outputs: Collection[str], made: Mapping[str, str]) -> str:
     """16 hex digits of what calls do, whatever their values are called."""
     numbers: dict[str, int] = {}

@@ -69,7 +69,8 @@ def dump_plan(
     and the segments it is cut into; where there are several ranges, each has a folder. ``extra``: the platform's own
     rules. Raises ``UserError`` where a file cannot be written."""
     write, plain = Dumper(folder, rank), plain_program(plan, model)
-    write.clear("program*.txt", "pieces.txt", "range_*-*/program*.txt", "range_*-*/pieces.txt")
+    write.clear("program*.txt", "pieces.txt", "range_*-*/program*.txt", "range_*-*/pieces.txt", "*.py")
+    write.clear("*.error.txt")
     rows = {(row.op, row.call): row.chosen for row in plan.kernels}
     write("plan.json", json.dumps(plan.to_json(), indent=2, sort_keys=True, default=str) + "\n")
     write("program.txt", _page("before any fusion", plain, rows))

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from engine.compat import GENERATOR_VARIABLES
 from engine.ops import Op
 from engine.plan_values import Plan, digest
 from platforms.contract import FusionRule
@@ -86,12 +87,12 @@ SHAPING: frozenset[str] = frozenset(
 )
 """Keys that can. Read by tests alone: what is in neither table counts as well, until somebody decides."""
 
-_VARIABLES = ("TORCHINDUCTOR_", "TRITON_")
-"""How variables begin that code generators read their own settings from."""
 _PLACES = frozenset(
     {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TORCHINDUCTOR_COMPILE_THREADS"}
 )
 """Those of them that only say where files lie, or how many compile at once."""
+_COUNTS = frozenset({"threads", "physical_cores", "numa_nodes"})
+"""Limits by which a process is given more or less of a device: code asks for them when it runs."""
 
 
 def counts(key: str) -> bool:
@@ -109,15 +110,17 @@ def environment(plan: Plan, ops: Mapping[str, Op]) -> dict[str, Any]:
     code generators read, and a hash of the sources that pieces are made from. ``ops``: every op a piece may hold.
     Reads the environment and source files."""
     profile = plan.profile.to_json()
+    limits = {name: value for name, value in profile["limits"].items() if name not in _COUNTS}
+    device = {name: profile[name] for name in ("platform", "arch", "family", "features", "libraries")}
     return {
-        "device": {name: profile[name] for name in ("platform", "arch", "family", "features", "limits", "libraries")},
+        "device": {**device, "limits": limits},
         "torch": _version("torch"),
         "triton": _version("triton"),
         "python": sys.implementation.cache_tag,
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_VARIABLES) and name not in _PLACES
+            if name.startswith(GENERATOR_VARIABLES) and name not in _PLACES
         },
         "sources": sources(ops),
         "patterns": digest({name: _patterns(op) for name, op in ops.items()}),

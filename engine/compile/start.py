@@ -11,6 +11,7 @@ from engine.compile.cut import cut
 from engine.compile.dump import Dumper
 from engine.compile.key import environment, settings
 from engine.compile.store import Store
+from engine.config.values import TRUE
 from engine.graphs.executor import BoundRange
 from engine.ops import Op, Spec
 from engine.plan.backend import BACKEND, GENERATOR, MODE, WHOLE
@@ -31,7 +32,7 @@ FORCE = ("ENGINE_FORCE_AOT_LOAD", "VLLM_FORCE_AOT_LOAD")
 def open_store(plan: Plan, variables: Mapping[str, str] = os.environ) -> Store:
     """The cache of compiled pieces. Raises ``UserError`` for a folder that a user named and nobody can write."""
     folder = plan["compilation.cache_dir"]
-    required = next((variables[name] for name in FORCE if variables.get(name)), "0") != "0"
+    required = next((variables[name] for name in FORCE if variables.get(name)), "0").lower() in TRUE
     return Store(Path(folder) if folder else cache_root() / "compile", explicit=bool(folder), required=required)
 
 

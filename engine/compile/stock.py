@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Any
 
+from engine.compile.cut import stays_apart
 from engine.errors import UserError
 from engine.ops import Op, Spec
 from engine.work import BoundCall
@@ -80,8 +81,7 @@ class Stock:
         return found
 
     def _joins(self, call: BoundCall) -> bool:
-        op = self._ops[call.op]
-        return not (call.row or call.mutates or op.host_reads or op.collective)
+        return not (call.row or stays_apart(self._ops[call.op]))
 
     def _compiled(
         self, calls: Sequence[BoundCall], specs: Mapping[str, Spec], given: Mapping[str, Any], outputs: tuple[str, ...]
@@ -96,7 +96,8 @@ class Stock:
             if self._dump:
                 self._dump(f"{self._mode.lower()}.{self.built}.graph.py", whole.code)
             traced = Traced(self._compile(whole.forward), whole, len(values))
-            self._try(traced, calls, [specs[name] for name in values], [given[name] for name in constants])
+            device = next(iter(given.values())).device if given else None
+            self._try(traced, calls, [specs[name] for name in values], [given[name] for name in constants], device)
             self._made[key] = traced
         return BoundCall("compiled", self._mode.lower(), self._made[key], inputs, outputs)
 
@@ -109,7 +110,9 @@ class Stock:
         unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         return torch.compile(function, backend=self._backend, fullgraph=True, options=unguarded)
 
-    def _try(self, traced: Traced, calls: Sequence[BoundCall], values: Sequence[Spec], constants: list[Any]) -> None:
+    def _try(
+        self, traced: Traced, calls: Sequence[BoundCall], values: Sequence[Spec], constants: list[Any], device: Any
+    ) -> None:
         """Call it once, so that it is compiled for every size: torch takes a size for fixed that is 0 or 1, and two
         that happen to be equal for one."""
         import torch
@@ -118,7 +121,6 @@ class Stock:
 
         mark = mark_dynamic if self._mode == ONCE else maybe_mark_dynamic
         sizes = _sizes(values, constants)
-        device = constants[0].device if constants else None
         with torch.inference_mode():
             examples = []
             for spec in values:

@@ -54,7 +54,7 @@ def places(program: Program, segments: Sequence[Segment]) -> dict[str, Place]:
 
 
 def _per_token(value: Value) -> tuple[str, tuple[int, ...]]:
-    first, *rest = value.shape
+    first, *rest = value.shape or ("",)
     if first != TOKENS or any(isinstance(dim, str) for dim in rest):
         raise ValueError(f"{value.name} {list(value.shape)} passes between pieces and is not one row per token")
     return value.dtype, tuple(dim for dim in rest if isinstance(dim, int))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 from engine.compile.cut import Segment
 from engine.graphs.buffers import Buffers
@@ -13,6 +14,8 @@ from engine.graphs.executor import Executor
 from engine.graphs.works import Works
 from engine.work import Work
 from platforms.contract import CapturedGraph, DeviceError, GraphBackend
+
+_log = logging.getLogger("engine")
 
 Part = CapturedGraph | Work
 """Of a step: replayed, or run call by call."""
@@ -37,19 +40,30 @@ class Graphs:
         self._moved, self._legality = executor.moved, legality
         self._steps: dict[Key, list[Part]] = {}
         self._hidden: dict[Key, dict[str, Any]] = {}
-        tokens, requests = (max(getattr(key, name) for key in wanted) for name in ("tokens", "requests"))
+        self._buffers: Buffers | None = None
+        numbers = {key: executor.range_of(key.tokens) for key in wanted}
         used = {place for work in works for place in work.used}
-        self._buffers = Buffers(executor.ranges[0].program, used, tokens, requests, width, executor.runtime)
-        pool, refused = backend.new_pool(), dict[tuple[str, int], str]()
+        tokens, requests = (max(getattr(key, name) for key in wanted) for name in ("tokens", "requests"))
+        # A stranger's runtime and backend may raise anything, and what they raised is what there is to say.
+        try:
+            buffers = Buffers(executor.ranges[0].program, used, tokens, requests, width, executor.runtime)
+            pool = backend.new_pool()
+        except Exception as error:
+            self.failed = dict.fromkeys(wanted, _told(error))
+            return
+        self._buffers = buffers
+        refused = {
+            group: self._refusal([key for key in wanted if (key.kind, numbers[key]) == group], works[group[1]], buffers)
+            for group in {(key.kind, number) for key, number in numbers.items()}
+        }
         for key in sorted(wanted, key=lambda key: (-key.tokens, key.kind)):
-            number = executor.range_of(key.tokens)
-            if (key.kind, number) not in refused:
-                refused[key.kind, number] = self._refusal(key, works[number])
-            if problem := refused[key.kind, number]:
+            if problem := refused[key.kind, numbers[key]]:
                 self.failed[key] = problem
             else:
-                self._capture(key, works[number], backend, pool)
+                self._capture(key, works[numbers[key]], buffers, backend, pool)
             report(1)
+        if not self._steps:
+            self._buffers = None
 
     @property
     def captured(self) -> list[Key]:
@@ -58,12 +72,12 @@ class Graphs:
     @property
     def nbytes(self) -> int:
         """As measured by the backend, and of the buffers."""
-        return self._buffers.nbytes + sum(
-            part.nbytes for parts in self._steps.values() for part in parts if not isinstance(part, Work)
-        )
+        graphs = [part for parts in self._steps.values() for part in parts if not isinstance(part, Work)]
+        return sum(graph.nbytes for graph in graphs) + (self._buffers.nbytes if self._buffers is not None else 0)
 
     def run(self, key: Key, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Do a step. ``arrays``: its inputs, of its own sizes; returns what the tail reads, in buffers."""
+        assert self._buffers is not None, "a graph was picked, so there are buffers"
         self._buffers.fill(arrays, key)
         parts = self._steps[key]
         names = {name for part in parts if isinstance(part, Work) for name in part.free}
@@ -76,41 +90,67 @@ class Graphs:
         return self._hidden[key]
 
     def close(self) -> None:
-        """Give back what graphs hold. Idempotent."""
+        """Give back what graphs hold. Idempotent; a graph that cannot be closed is no reason to keep the others."""
         for parts in self._steps.values():
             for part in parts:
                 if not isinstance(part, Work):
-                    part.close()
+                    _close(part)
         self._steps = {}
 
-    def _refusal(self, key: Key, works: Works) -> str:
-        """Why no graph of this kind is legal, or nothing. Segments of one structure are looked at once."""
-        seen = {
-            segment.structure: (segment, work)
-            for segment, work in works.segments(key, self._buffers)
-            if key.kind == "FULL" or segment.kind == "piece"
-        }
-        return next((problem for part in seen.values() if (problem := self._legality(*part, works))), "")
+    def _refusal(self, keys: Sequence[Key], works: Works, buffers: Buffers) -> str:
+        """Why no graph of ``keys``, all of one kind and range, is legal, or nothing. The largest and the smallest are
+        looked at, segments of one structure once."""
+        for key in dict.fromkeys((keys[0], keys[-1])):
+            seen = {
+                segment.structure: (segment, work)
+                for segment, work in works.segments(key, buffers)
+                if key.kind == "FULL" or segment.kind == "piece"
+            }
+            for segment, work in seen.values():
+                if problem := self._legality(segment, work, works):
+                    return problem
+        return ""
 
-    def _capture(self, key: Key, works: Works, backend: GraphBackend, pool: Any) -> None:
+    def _capture(self, key: Key, works: Works, buffers: Buffers, backend: GraphBackend, pool: Any) -> None:
         parts: list[Part] = []
         with ExitStack() as undo:
-            for captured, work in self._parts(key, works):
+            for captured, work in _parts(key, works, buffers):
                 if not captured:
                     parts.append(work)
                     continue
                 try:
-                    graph = backend.capture(work, pool)
-                except DeviceError as error:
-                    self.failed[key] = str(error)
+                    graph = _checked(backend.capture(work, pool))
+                except Exception as error:
+                    self.failed[key] = _told(error)
                     return
-                undo.callback(graph.close)
+                undo.callback(_close, graph)
                 parts.append(graph)
             undo.pop_all()
         self._steps[key] = parts
-        self._hidden[key] = works.hidden(self._buffers, key.tokens)
+        self._hidden[key] = works.hidden(buffers, key.tokens)
 
-    def _parts(self, key: Key, works: Works) -> list[tuple[bool, Work]]:
-        if key.kind == "FULL":
-            return [(True, works.whole(key, self._buffers))]
-        return [(segment.kind == "piece", work) for segment, work in works.segments(key, self._buffers)]
+
+def _parts(key: Key, works: Works, buffers: Buffers) -> list[tuple[bool, Work]]:
+    if key.kind == "FULL":
+        return [(True, works.whole(key, buffers))]
+    return [(segment.kind == "piece", work) for segment, work in works.segments(key, buffers)]
+
+
+def _checked(graph: Any) -> CapturedGraph:
+    """Raises ``TypeError`` for what is no graph."""
+    nbytes = getattr(graph, "nbytes", None)
+    if not isinstance(nbytes, int) or nbytes < 0 or not callable(getattr(graph, "replay", None)):
+        raise TypeError(f"the backend's capture gave {graph!r} of {nbytes!r} bytes, which is no graph")
+    return cast("CapturedGraph", graph)
+
+
+def _close(graph: CapturedGraph) -> None:
+    try:
+        graph.close()
+    except Exception as error:
+        _log.warning("a graph could not be closed: %s", _told(error))
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).splitlines() or ["without a message"]
+    return lines[0] if isinstance(error, DeviceError) else f"{type(error).__name__}: {lines[0]}"

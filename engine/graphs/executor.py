@@ -42,8 +42,7 @@ class Executor:
 
     def __init__(self, ranges: Sequence[BoundRange], constants: Mapping[str, Any], runtime: Runtime) -> None:
         self.ranges, self.constants, self.runtime = tuple(ranges), constants, runtime
-        self.steps: Counter[str] = Counter(dict.fromkeys(("FULL", "PIECEWISE", "NONE"), 0))
-        self.padding = 0
+        self.count_anew()
         self._eager: dict[int, Work] = {}
         self._tails: dict[int, Work] = {}
         self._dispatcher = Dispatcher("NONE", ())
@@ -52,6 +51,11 @@ class Executor:
     def range_of(self, tokens: int) -> int:
         """Number of the range that a step of so many tokens, padding included, runs."""
         return next(number for number, one in enumerate(self.ranges) if tokens <= one.end)
+
+    def count_anew(self) -> None:
+        """Steps so far were nobody's."""
+        self.steps: Counter[str] = Counter(dict.fromkeys(("FULL", "PIECEWISE", "NONE"), 0))
+        self.padding = 0
 
     def use(self, dispatcher: Dispatcher, graphs: Any) -> None:
         """Replay from now on. ``graphs``: what ``engine.graphs.capture.Graphs`` made."""

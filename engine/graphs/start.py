@@ -12,8 +12,10 @@ from engine.graphs.dispatch import Dispatcher, Key, keys
 from engine.graphs.executor import Executor
 from engine.graphs.space import table_width
 from engine.graphs.works import Works
+from engine.memory import sized
 from engine.ops import Op
 from engine.plan_values import Plan
+from engine.remembered import package_hash
 from engine.weights.resolve import cache_root
 from platforms.contract import GraphBackend
 
@@ -43,9 +45,15 @@ def capture(
     except ValueError as error:
         return {(key.kind, key.tokens): str(error) for key in wanted}
     with torch.inference_mode(), executor.runtime.compute():
-        checked = Checked(ops, environment(plan, ops), cache_root() / "captured")
+        base = {**environment(plan, ops), "checker": [package_hash(name) for name in ("engine.graphs", "engine.work")]}
+        checked = Checked(ops, base, cache_root() / "captured")
         graphs = Graphs(executor, works, backend, wanted, checked, table_width(plan), report)
     if graphs.nbytes > planned:
-        _log.warning("graphs take %d bytes, %d were planned for", graphs.nbytes, planned)
+        _log.warning(
+            "graphs take %s, %s were kept free for them; if memory runs out, capture fewer sizes (--max-capture-size) "
+            "or lower --gpu-memory-utilization",
+            sized(graphs.nbytes),
+            sized(planned),
+        )
     executor.use(Dispatcher(plan["compilation.graph_mode"], graphs.captured), graphs)
     return {(key.kind, key.tokens): why for key, why in graphs.failed.items()}

@@ -76,12 +76,14 @@ def _attention_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
 
     kind, sizes, attributes = getattr(torch, dtype), case.sizes, case.attributes
     heads, nope, rope, rank = (attributes[name] for name in ("heads", "nope", "rope", "kv_rank"))
-    lengths = torch.tensor([9, 1, 12], dtype=torch.int32)
-    starts = torch.tensor([0, 5, 6, 11], dtype=torch.int32)
+    pad = sizes["requests"] - 3
+    lengths = torch.tensor([9, 1, 12] + [0] * pad, dtype=torch.int32)
+    starts = torch.tensor([0, 5, 6, 11] + [11] * pad, dtype=torch.int32)
     order = torch.randperm(sizes["blocks"], generator=rng).to(torch.int32)
+    order = torch.cat([order, order.new_zeros(3 * pad)])
     q_nope, q_rope = (torch.randn((sizes["tokens"], heads * n), generator=rng).to(kind) for n in (nope, rope))
     up = torch.randn((heads * (nope + attributes["value"]), rank), generator=rng) / rank**0.5
-    return q_nope, q_rope, _cache(case, dtype, rng, rank + rope), up.to(kind), order.view(3, 3), starts, lengths
+    return q_nope, q_rope, _cache(case, dtype, rng, rank + rope), up.to(kind), order.view(-1, 3), starts, lengths
 
 
 def _attention_shapes(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, ...]:
@@ -93,10 +95,10 @@ def _attention_shapes(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, .
     inputs=_attention_inputs,
     cases=tuple(
         Case(
-            {"tokens": tokens, "requests": 3, "blocks": 9, "page": 4},
+            {"tokens": tokens, "requests": 3 + pad, "blocks": 9, "page": 4},
             {"heads": h, "nope": n, "rope": r, "kv_rank": k, "value": v, "scale": (n + r) ** -0.5},
         )
-        for tokens, h, n, r, k, v in [(11, 2, 8, 4, 16, 8), (13, 3, 12, 8, 24, 20)]
+        for tokens, pad, h, n, r, k, v in [(11, 0, 2, 8, 4, 16, 8), (13, 2, 3, 12, 8, 24, 20)]
     ),
     host_reads=True,
     tolerance={"float64": (1e-10, 1e-10), "float32": (1e-4, 2e-5), "float16": (1e-2, 5e-3), "bfloat16": (5e-2, 2e-2)},
@@ -124,7 +126,8 @@ def mla_attention(
     q_nope: [tokens, heads·nope]; q_rope: [tokens, heads·rope], rotated; up: [heads·(nope + value), kv_rank], each
     head's key rows above its value rows; blocks: [requests, width] int32 block table; starts: [requests + 1] int32,
     first row of each request; lengths: [requests] int32, tokens in the cache after this step, at least as many as new
-    ones. → [tokens, heads·value]. Rows past ``starts[-1]`` are padding: zeros. Everything in float32 (float64 for
+    ones. → [tokens, heads·value]. Rows past ``starts[-1]`` are padding: zeros; so are requests without new tokens, of
+    length 0. Everything in float32 (float64 for
     float64), rounded once. Source: DeepSeek-V2, section 2.1, equations 9 to 19, unabsorbed.
     """
     import torch

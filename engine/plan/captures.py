@@ -25,6 +25,7 @@ def decide_captures(ledger: Ledger, graphs: Decision, failed: Failed) -> tuple[i
     or that contradict each other, and where what a user asked for could not be captured."""
     _check(ledger)
     found, reason, origin = _wanted(ledger, graphs.value)
+    _check_served(ledger, graphs, found)
     wanted = tuple(found) if graphs.value != "NONE" else ()
     if wanted and failed:
         rest = left(graphs.value, found, _requests(ledger), failed)
@@ -38,17 +39,24 @@ def decide_captures(ledger: Ledger, graphs: Decision, failed: Failed) -> tuple[i
     values: tuple[object, ...] = (found if asked or not idle else [], max(found, default=0) if asked or not idle else 0)
     for key, value, why in zip((SIZES, LARGEST), values, (reason, "the largest capture size"), strict=True):
         if key in asked:
-            ledger.settle(Decision(key, value, ledger.wish(key).origin, idle or "asked for"))
+            wish = ledger.wish(key)
+            ledger.settle(Decision(key, wish.value if key == LARGEST else value, wish.origin, idle or "asked for"))
         else:
             ledger.settle(Decision(key, value, origin if key == SIZES and not idle else "derived", idle or why))
     _check_padding(ledger, mode, found)
-    beyond = [size for size in found if SIZES in asked and not idle and not _kinds(ledger, mode, size)]
-    if beyond:
-        ledger.warnings.append(
-            f"{ledger.asked(SIZES)}: nothing is captured for {listed(beyond)}, as graph mode {mode} captures decode "
-            f"steps alone, of at most {_requests(ledger)} tokens (max_num_seqs)."
-        )
     return wanted
+
+
+def _check_served(ledger: Ledger, graphs: Decision, sizes: Sequence[int]) -> None:
+    """Raises ``UserError`` for sizes that a user named and the graph mode has no graph for."""
+    beyond = [size for size in sizes if not _kinds(ledger, graphs.value, size)]
+    if graphs.value == "NONE" or ledger.user(SIZES) is None or not beyond:
+        return
+    mode = ledger.asked(GRAPHS) if ledger.user(GRAPHS) is not None else f"graph mode {graphs.value} ({graphs.reason})"
+    raise UserError(
+        f"{ledger.asked(SIZES)} cannot be served for {listed(beyond)} beside {mode}, which captures decode steps "
+        f"alone, of at most {_requests(ledger)} tokens (max_num_seqs). Leave them out, or raise --max-num-seqs."
+    )
 
 
 def _kinds(ledger: Ledger, mode: str, size: int) -> tuple[str, ...]:
@@ -87,10 +95,8 @@ def _wanted(ledger: Ledger, mode: str) -> tuple[list[int], str, str]:
     reason, origin = "from max_capture_size" if maximum else "from max_num_seqs", "derived"
     if step.value:
         reason, origin = f"{reason}: {step.reason}", step.origin
-    if not maximum:
-        served = [size for size in found if _kinds(ledger, mode, size)]
-        found = served or found
-    return found, reason, origin
+    served = [size for size in found if _kinds(ledger, mode, size)]
+    return served or found, reason, origin
 
 
 def _without_failed(ledger: Ledger, graphs: Decision, rest: Left, reason: str) -> tuple[Decision, str]:
@@ -108,8 +114,8 @@ def _without_failed(ledger: Ledger, graphs: Decision, rest: Left, reason: str) -
     if rest.dropped:
         reason += f"; could not be captured: {told({size: _kinds_told(why) for size, why in rest.dropped.items()})}"
     ledger.warnings += [
-        f"{kind} graphs could not be captured for steps of {told(why)}. Such steps run "
-        f"{'PIECEWISE graphs' if kind == 'FULL' else 'FULL graphs where every request has one new token, else none'}."
+        f"{kind} graphs could not be captured for steps of {told(why)}. Such steps run the next larger {kind} graph, a "
+        "lesser kind where there is none, or no graph."
         for kind, why in rest.partly.items()
     ]
     return graphs, reason

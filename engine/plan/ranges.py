@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from engine.compile.cut import cut
+from engine.compile.cut import cut, stays_apart
 from engine.ops import Op
 from engine.plan.backend import BACKEND, GENERATOR
 from engine.plan.kernels import describe, input_specs
@@ -108,11 +108,6 @@ def _generator(calls: Sequence[Call], plain: Sequence[Call], backend: str, ops: 
     kernels = len(calls) - len(plain)
     beside = f", around {_count(kernels, 'call')} of kernels" if kernels else ""
     return GENERATOR, f"{_count(inlined, 'plain call')} {verb} generated code{beside}{said}"
-
-
-def stays_apart(op: Op) -> bool:
-    """No code is generated for what writes, reads on the host or waits for other ranks."""
-    return bool(op.mutates) or op.host_reads or op.collective
 
 
 def _count(number: int, what: str) -> str:

@@ -15,7 +15,7 @@ from engine.server.metric_names import ALIAS, PREFIX
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _STEPS = "Steps by the kind of graph they replayed; NONE ran call by call."
-_PIECES = "Pieces of generated code, built at this start or taken from the cache."
+_FUNCTIONS = "Functions that pieces were compiled into, built at this start or taken from the cache."
 
 
 class CoreCollector(Collector):
@@ -37,20 +37,20 @@ class CoreCollector(Collector):
         stats = self.core()
         labels = list(self.labels)
         steps = CounterMetricFamily(PREFIX + "graph_steps", _STEPS, labels=[*labels, "kind"])
-        pieces = GaugeMetricFamily(PREFIX + "compiled_pieces", _PIECES, labels=[*labels, "source"])
+        functions = GaugeMetricFamily(PREFIX + "compiled_functions", _FUNCTIONS, labels=[*labels, "source"])
         yield self._gauge("num_requests_running", "Requests in the current batch.", stats.running)
         yield self._gauge("num_requests_waiting", "Requests that wait for their turn.", stats.waiting)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", stats.kv_usage)
         yield self._counter("num_preemptions", "Requests put back to make room.", stats.preemptions)
         yield self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_queries)
         yield self._counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_hits)
-        for kind, count in stats.steps.items():
-            steps.add_metric([*self.labels.values(), kind], count)
+        for kind in ("FULL", "PIECEWISE", "NONE"):
+            steps.add_metric([*self.labels.values(), kind], stats.steps.get(kind, 0))
         yield steps
         yield self._counter("graph_padding_tokens", "Tokens computed for nobody, to fill a graph.", stats.padding)
         for source, count in (("built", self.info.built), ("cache", self.info.loaded)):
-            pieces.add_metric([*self.labels.values(), source], count)
-        yield pieces
+            functions.add_metric([*self.labels.values(), source], count)
+        yield functions
         yield self._gauge("plan_info", "What was decided at start-up.", 1, self.plan)
         yield self._gauge("cache_config_info", "The KV cache.", 1, self.cache)
 

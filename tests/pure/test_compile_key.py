@@ -138,7 +138,7 @@ def test_blocks_that_happen_to_fit_leave_the_key():
 
 FACTS = {
     "platform": "other", "arch": "toy-v2", "family": "toasters", "features": {"dtype.float32"},
-    "limits": {"threads": 3}, "libraries": {"toys": "2"},
+    "limits": {"shared_memory": 3}, "libraries": {"toys": "2"},
 }  # fmt: skip
 BESIDE = {"product": "Toy 4000", "memory_bytes": 1, "origin": "probed", "evidence": {"arch": "a label"}}
 
@@ -148,6 +148,12 @@ def test_H_CCH_01_facts_of_the_device(fact):
     profile = dataclasses.replace(PROFILE, **{fact: {**FACTS, **BESIDE}[fact]})
     same = environment(dataclasses.replace(PLAN, profile=profile), OPS) == environment(PLAN, OPS)
     assert same == (fact in BESIDE)
+
+
+def test_how_much_of_a_device_a_process_is_given_is_no_part_of_its_code():
+    limits = {**PROFILE.limits, "threads": 63, "physical_cores": 31, "numa_nodes": 5}
+    profile = dataclasses.replace(PROFILE, limits=limits)
+    assert environment(dataclasses.replace(PLAN, profile=profile), OPS) == environment(PLAN, OPS)
 
 
 @pytest.mark.parametrize("library", ["torch", "triton"])

@@ -104,7 +104,7 @@ def test_steps_by_kind_of_graph_tokens_of_padding_and_pieces_by_where_they_came_
         assert found[("engine:graph_steps_total", (("kind", kind),))] == count
     assert found[("vllm:graph_padding_tokens_total", ())] == 11
     for source, count in (("built", 1), ("cache", 2)):
-        assert found[("engine:compiled_pieces", (("source", source),))] == count
+        assert found[("engine:compiled_functions", (("source", source),))] == count
 
 
 def test_types_in_the_text_format(metrics):

@@ -20,6 +20,7 @@ HOPPER = described("cuda", "sm_90")
 @pytest.mark.parametrize(
     ("words", "named"),
     [
+        ("-cc.graph_mode=FULL_DECODE_ONLY --capture-sizes=8,2048", ["capture-sizes=8,2048", "graph_mode=FULL_DECODE"]),
         ("-cc.graph_mode=PIECEWISE -cc.splitting_ops=moe", ["graph_mode=PIECEWISE", "splitting_ops=moe"]),
         ("-cc.graph_mode=FULL_AND_PIECEWISE -cc.splitting_ops=linear", ["graph_mode", "splitting_ops=linear"]),
         ("--kernels=reference -cc.graph_mode=FULL", ["--kernels=reference", "graph_mode=FULL"]),
@@ -61,7 +62,6 @@ def test_any_backend_of_torch_s_is_taken_where_torch_compiles_the_whole(mode):
         ("-cc.mode=2 --cache-dir=x", "--cache-dir=x (command line) has no effect: mode DYNAMO_TRACE_ONCE"),
         ("-cc.backend=eager --cache-dir=x", "--cache-dir=x (command line) has no effect: backend eager"),
         ("-O0 --cache-dir=x", "--cache-dir=x (command line) has no effect: nothing is compiled"),
-        ("-cc.graph_mode=FULL_DECODE_ONLY --capture-sizes=8,2048", "nothing is captured for 2048 tokens"),
         ("-cc.pass_config.allreduce_max_size_mb=8", "act nowhere here: fuse_allreduce_rms"),
         ("-O0 -cc.pass_config.rope_kvcache_max_tokens=8", "act nowhere here: fuse_rope_kvcache"),
         ("-O0 --kernel rotary_kv_write=triton", "--kernel rotary_kv_write=triton (command line) has no effect"),
