@@ -43,13 +43,15 @@ class Compiler:
         outputs: Collection[str],
         start: int,
         end: int,
+        label: str = "piece",
     ) -> list[BoundCall]:
         """The calls of a piece with each run of pure ones that holds a reference in place of one compiled call.
 
         ``specs``: type of every value; ``given``: weights and caches by name; ``outputs``: names that are read outside
         the piece; steps have ``start`` to ``end`` tokens, one artefact for all of them. Values that come into a
-        compiled call are contiguous, or copied so. Units that differ in names only share one artefact. Raises
-        ``UserError`` naming the ops of a unit that cannot be compiled, or that the store was required to have."""
+        compiled call are contiguous, or copied so. ``label``: how names of dumped files begin. Units that differ in
+        names only share one artefact. Raises ``UserError`` naming the ops of a unit that cannot be compiled, or that
+        the store was required to have."""
         types = _Types(specs, given)
         found: list[BoundCall] = []
         for pure, run in groupby(calls, lambda call: self._pure(call, types)):
@@ -61,7 +63,7 @@ class Compiler:
             outside = {*outputs, *(name for call in calls if id(call) not in inside for name in call.inputs)}
             wanted = [name for call in part for name in call.outputs if name in outside]
             if wanted:
-                found.append(self._compiled(part, types, wanted, start, end))
+                found.append(self._compiled(part, types, wanted, start, end, label))
         return found
 
     def _pure(self, call: BoundCall, types: _Types) -> bool:
@@ -71,7 +73,9 @@ class Compiler:
             return False
         return not call.row or bool(opaque.name_of(call, types.all(call.inputs), types.all(call.outputs)))
 
-    def _compiled(self, calls: list[BoundCall], types: _Types, wanted: list[str], start: int, end: int) -> BoundCall:
+    def _compiled(
+        self, calls: list[BoundCall], types: _Types, wanted: list[str], start: int, end: int, label: str
+    ) -> BoundCall:
         made = {name for call in calls for name in call.outputs}
         read = dict.fromkeys(name for call in calls for name in call.inputs if name not in made)
         inputs = sorted(read, key=lambda name: types.layout(name).stride is not None)
@@ -98,14 +102,14 @@ class Compiler:
                 "threads": types.threads(),
             },
         }
-        run = self._function(unit, declared, [call.op for call in calls])
+        run = self._function(unit, declared, [call.op for call in calls], label)
         function = run if len(wanted) > 1 else _first(run)
         return BoundCall("compiled", ROW, function, tuple(inputs), tuple(wanted))
 
-    def _function(self, unit: Unit, declared: dict[str, Any], ops: Sequence[str]) -> Callable[..., Any]:
+    def _function(self, unit: Unit, declared: dict[str, Any], ops: Sequence[str], label: str) -> Callable[..., Any]:
         key = digest(declared)
         if key not in self._functions:
-            name = f"{digest(declared['piece'])}_{unit.start}-{unit.end}"
+            name = f"{label}_{digest(declared['piece'])[:6]}_{unit.start}-{unit.end}"
             self._functions[key] = self._stored(declared, name) or self._built(unit, declared, ops, name)
         return self._functions[key]
 
@@ -117,7 +121,7 @@ class Compiler:
             except OSError as error:
                 raise UserError(
                     f"pieces cannot be compiled: {root} cannot be written ({error.strerror or error}). Name a folder "
-                    "with room that this user may write to, with --cache-dir, or serve without (-cc.mode=NONE)."
+                    "with room that this user may write to, with --cache-dir, or serve without (-cc.backend=eager)."
                 ) from error
             # Of use for compiling only, and large.
             weakref.finalize(self, shutil.rmtree, self._own / generate.HEADERS, ignore_errors=True)
@@ -147,7 +151,8 @@ class Compiler:
             texts["error"] = traceback.format_exc()
             raise UserError(
                 f"a piece for steps of {unit.start} to {unit.end} tokens cannot be compiled, with the ops "
-                f"{', '.join(ops)}: {_cause(error)}. -cc.debug_dump_path=DIR shows more; -cc.mode=NONE serves without."
+                f"{', '.join(ops)}: {_cause(error)}. -cc.debug_dump_path=DIR shows more; "
+                "-cc.backend=eager serves without."
             ) from error
         finally:
             self._show(name, texts)

@@ -14,7 +14,7 @@ from engine.fusion import RULES, rewrite
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
 from engine.ops import Op
-from engine.plan.backend import BACKEND, MODE, WHOLE
+from engine.plan.backend import BACKEND, GENERATOR, MODE, WHOLE
 from engine.plan.kernels import describe, input_specs
 from engine.plan_values import Plan, TokenRange
 from engine.program import Call, Dim, Program
@@ -69,8 +69,8 @@ def dump_plan(
     and the segments it is cut into; where there are several ranges, each has a folder. ``extra``: the platform's own
     rules. Raises ``UserError`` where a file cannot be written."""
     write, plain = Dumper(folder, rank), plain_program(plan, model)
-    write.clear("program*.txt", "pieces.txt", "range_*-*/program*.txt", "range_*-*/pieces.txt", "*.py")
-    write.clear("*.error.txt")
+    write.clear("program*.txt", "pieces.txt", "range_*-*/program*.txt", "range_*-*/pieces.txt")
+    write.clear("*.code.py", "*.graph.py", "*.error.txt")
     rows = {(row.op, row.call): row.chosen for row in plan.kernels}
     write("plan.json", json.dumps(plan.to_json(), indent=2, sort_keys=True, default=str) + "\n")
     write("program.txt", _page("before any fusion", plain, rows))
@@ -148,6 +148,8 @@ def pieces_text(plan: Plan, one: TokenRange, ops: Mapping[str, Op]) -> str:
         elif segment.kind == "piece" and segment.structure in made:
             piece = made[segment.structure]
             lines.append(f"  code: {piece.generator} ({piece.name}): {piece.reason}")
+            if piece.generator == GENERATOR:
+                lines.append(f"  files: {segment.structure}_*_{one.start}-{one.end}.*.py")
         lines += [f"  {call_text(one.program, one.program.calls[at], rows)}" for at in segment.calls]
     return "\n".join(lines) + "\n"
 

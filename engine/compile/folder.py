@@ -9,10 +9,13 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 logger = logging.getLogger("engine")
 _LOCK = "lock"
+_SWEPT = 0.1
+"""Seconds in which a new folder has been swept."""
 
 
 def own_folder(root: Path) -> Path:
@@ -20,10 +23,16 @@ def own_folder(root: Path) -> Path:
     now. Raises ``OSError`` where none can be made."""
     root.mkdir(parents=True, exist_ok=True)
     _sweep(root)
-    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-    # Open, and so locked, as long as the process lives.
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    _locked(lock)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+        # Open, and so locked, as long as the process lives.
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Another start may be sweeping it, unless this disk knows no locks.
+        if not _locked(lock):
+            time.sleep(_SWEPT)
+        if (folder / _LOCK).exists():
+            break
+        os.close(lock)
     atexit.register(_leave, folder, os.getpid())
     return folder
 

@@ -64,7 +64,9 @@ def bound_ranges(
         for segment in cut(one.program, plan.between, ops):
             own: list[BoundCall] = [calls[at] for at in segment.calls]
             if compiler is not None and segment.kind == "piece":
-                own = compiler.piece(own, specs, bound.constants, segment.outputs, one.start, one.end)
+                own = compiler.piece(
+                    own, specs, bound.constants, segment.outputs, one.start, one.end, segment.structure
+                )
             segments.append((segment, tuple(own)))
         found.append(BoundRange(one.start, one.end, one.program, tuple(segments)))
     return found

@@ -63,10 +63,11 @@ class Stock:
         outputs: Collection[str],
         start: int,
         end: int,
+        label: str = "piece",
     ) -> list[BoundCall]:
         """The calls, or fewer that do the same at every size; compiled now, on tensors of zeros. ``specs``: types of
-        what is made in a step; ``given``: weights and caches; ``outputs``: names read elsewhere; ``start`` and ``end``
-        do not matter. Raises ``UserError`` where torch cannot compile them."""
+        what is made in a step; ``given``: weights and caches; ``outputs``: names read elsewhere; ``start``,
+        ``end`` and ``label`` do not matter. Raises ``UserError`` where torch cannot compile them."""
         last = {name: at for at, call in enumerate(calls) for name in call.inputs}
         found: list[BoundCall] = []
         at = 0

@@ -80,16 +80,18 @@ FIELDS: tuple[Field, ...] = (
     Field("kernel_config.autotune", k.SWITCH, DEVICE, "let kernel libraries tune themselves", unset=LEVEL_DECIDES),
     Field("compilation.mode", k.MODE, COMPILE, k.words(compat.MODE_NUMBERS), unset=LEVEL_DECIDES),
     Field("compilation.graph_mode", k.GRAPH_MODE, COMPILE, k.words(k.GRAPH_MODE_NAMES), unset=LEVEL_DECIDES),
-    Field("compilation.backend", k.NAME, COMPILE, "code generator of the pieces", unset="the platform decides"),
+    Field("compilation.backend", k.NAME, COMPILE, "makes pieces into code: inductor; native or eager: nothing "
+          "does; in the other two modes any name of torch.compile", unset="the platform decides"),
     Field("compilation.custom_ops", k.OPERATIONS, COMPILE, "all or none, then +op and -op: which ops may leave their "
           "reference"),
     Field("compilation.splitting_ops", k.OPS, COMPILE, "ops that stand between pieces"),
     Field("compilation.capture_sizes", k.SIZES, COMPILE, "token counts to capture graphs for", ("--capture-sizes",)),
-    Field("compilation.max_capture_size", k.SIZE, COMPILE, "the largest of them", ("--max-capture-size",)),
+    Field("compilation.max_capture_size", k.SIZE, COMPILE, "the largest token count to capture a graph for",
+          ("--max-capture-size",)),
     Field("compilation.compile_sizes", k.COMPILE_SIZES, COMPILE, "token counts compiled with fixed shapes; "
           "capture_sizes: those", unset="none"),
     Field("compilation.compile_ranges_endpoints", k.ENDPOINTS, COMPILE, "token counts at which compiled ranges end"),
-    Field("compilation.cache_dir", k.FOLDER, COMPILE, "keep compiled pieces here", ("--cache-dir",),
+    Field("compilation.cache_dir", k.FOLDER, COMPILE, "keep generated code here", ("--cache-dir",),
           unset="below ENGINE_CACHE_ROOT"),
     Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
           unset="nothing is written", variable="DEBUG_DUMP_PATH"),

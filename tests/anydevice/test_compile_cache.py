@@ -131,28 +131,9 @@ def test_H_CCH_02_four_servers_start_at_once_on_an_empty_cache(
     begin: Starts, plain: Start, tmp_path: Path, few_tools: str
 ) -> None:
     root = tmp_path / "root"
-    words = [
-        str(begin.model),
-        "--platform",
-        "cpu",
-        "-O2",
-        "--max-model-len",
-        "64",
-        "--max-num-seqs",
-        "4",
-        "--kv-cache-memory",
-        "1M",
-    ]
-    words += [
-        "--max-model-len",
-        "64",
-        "--max-num-seqs",
-        "4",
-        "--max-num-batched-tokens",
-        "64",
-        "--kv-cache-memory",
-        "1M",
-    ]
+    words = [str(begin.model), "--platform", "cpu", "-O2", "-cc.backend=inductor", "--capture-sizes", "1", "2"]
+    words += ["--max-model-len", "64", "--max-num-seqs", "4", "--kv-cache-memory", "1M"]
+    words += ["--max-num-batched-tokens", "64"]
     words += [f"-cc.splitting_ops={json.dumps(LOOKUP)}"]
     environment = {**VARIABLES, "PATH": few_tools, "ENGINE_CACHE_ROOT": str(root), "COLUMNS": "200"}
     request = {"prompt": "w3 w4 w5", "max_tokens": 8, "temperature": 0, "ignore_eos": True}

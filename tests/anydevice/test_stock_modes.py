@@ -79,6 +79,7 @@ def planned(mode: str, backend: str, *rows: Kernel, model: ModelConfig = TINY) -
     program = build_program(model, Layout("float32", PAGE, "float32"))
     chooser = Chooser(DEVICE, {}, rows, OPS, {}, ("all",), {}, False)
     words = {"compilation.mode": mode, "compilation.backend": backend, "compilation.debug_dump_path": None}
+    words |= {"compilation.cache_dir": None}
     decisions = {key: Decision(key, value, "default", "") for key, value in words.items()}
     return Plan(DEVICE, decisions, choose_all(program, chooser), (), (TokenRange(1, 64, program, {}),))
 
