@@ -29,7 +29,7 @@ logger = logging.getLogger("engine")
 
 _ROOM = "how much memory is used; blocks of a cache are counted in a shape that a piece declares"
 _ORDER = "which requests make up a step; a piece sees its tokens only"
-_GRAPHS = "which sizes are captured; a piece is the same inside a graph"
+_GRAPHS = "what is captured; a piece is the same inside a graph, and names the kernels it calls"
 _OUTSIDE = "nothing of it reaches a step"
 _RANGE = "which ranges there are; a piece declares its own"
 
@@ -44,6 +44,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "profile_file": "explains only; nothing is compiled",
         "optimization_level": "its decisions are here, each by itself",
         "enforce_eager": "the two modes it decides are here",
+        "compilation.graph_mode": _GRAPHS,
         "compilation.capture_sizes": _GRAPHS,
         "compilation.max_capture_size": _GRAPHS,
         "compilation.compile_sizes": _RANGE,
@@ -74,7 +75,6 @@ SHAPING: frozenset[str] = frozenset(
         "batch_invariant",
         "kernel_config.autotune",
         "compilation.mode",
-        "compilation.graph_mode",
         "compilation.backend",
         "compilation.custom_ops",
         "compilation.splitting_ops",

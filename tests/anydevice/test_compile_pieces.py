@@ -207,7 +207,7 @@ def test_a_unit_that_cannot_be_compiled_names_its_ops_the_cause_and_the_way_out(
         compiler.piece(calls, toys.SPECS, toys.weights(), {"y"}, 1, 64)
     text = str(caught.value)
     assert cause in text and "1 to 64 tokens" in text and "embedding, add, add" in text and "\n" not in text
-    assert "-cc.debug_dump_path=DIR" in text and "-cc.mode=NONE" in text and caught.value.__cause__ is not None
+    assert "-cc.debug_dump_path=DIR" in text and "-cc.backend=eager" in text and caught.value.__cause__ is not None
     assert [text for name, text in texts.items() if name.endswith(".error.txt") and text.startswith("Traceback")]
     assert compiler.built == 0
 

@@ -107,12 +107,13 @@ def test_H_CCH_01_who_decided_and_why_changes_nothing(name):
 
 SHAPING_WORDS = [
     "--dtype=bfloat16", "--block-size=32", "--kernel=rms_norm=old", "--kernels=reference", "-cc.mode=NONE",
-    "-cc.graph_mode=NONE", "-cc.backend=eager", "-cc.custom_ops=+rotary", "-cc.splitting_ops=rotary",
+    "-cc.backend=eager", "-cc.custom_ops=+rotary", "-cc.splitting_ops=rotary",
     "-cc.pass_config.fuse_rope_kvcache=false", "-cc.pass_config.rope_kvcache_max_tokens=8", "--enforce-eager",
     "--max-num-batched-tokens=512", "-tp=2", "-O0", "--kv-cache-dtype=bfloat16",
 ]  # fmt: skip
 HARMLESS_WORDS = [
-    "--gpu-memory-utilization=0.4", "--kv-cache-memory-bytes=1M", "--max-num-seqs=7", "--scheduling-policy=priority",
+    "--gpu-memory-utilization=0.4", "--kv-cache-memory-bytes=1M", "-cc.graph_mode=PIECEWISE", "--max-num-seqs=7",
+    "--scheduling-policy=priority",
     "--enable-prefix-caching=false", "--capture-sizes=1,2,4", "--max-capture-size=64", "-cc.compile_sizes=4",
     "-cc.compile_ranges_endpoints=16", "-cc.debug_dump_path=/tmp/dump", "--max-model-len=100",
     "--long-prefill-token-threshold=8", "--port=1", "--served-model-name=me", "--seed=3", "-O3",
