@@ -8,7 +8,8 @@ from types import MappingProxyType
 _FLAGS = (
     "sse4_1 sse4_2 avx f16c fma avx2 avx_vnni avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 "
     "avx512_fp16 avx512vbmi avx512_vbmi2 avx512ifma avx512_bitalg avx512_vpopcntdq gfni vaes vpclmulqdq bmi1 bmi2 adx "
-    "sha_ni avx_ifma avx_vnni_int8 avx_vnni_int16 avx_ne_convert amx_complex amx_tile amx_int8 amx_bf16 amx_fp16 asimd asimdhp asimddp i8mm bf16 sve sve2 svebf16 svei8mm"
+    "sha_ni avx_ifma avx_vnni_int8 avx_vnni_int16 avx_ne_convert amx_complex "
+    "amx_tile amx_int8 amx_bf16 amx_fp16 asimd asimdhp asimddp i8mm bf16 sve sve2 svebf16 svei8mm"
 )
 FEATURES = frozenset(_FLAGS.split())
 """Kernel flag names that become ``isa.<flag>``."""
