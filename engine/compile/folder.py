@@ -9,13 +9,10 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 logger = logging.getLogger("engine")
 _LOCK = "lock"
-_SWEPT = 0.1
-"""Seconds in which a new folder has been swept."""
 
 
 def own_folder(root: Path) -> Path:
@@ -23,16 +20,11 @@ def own_folder(root: Path) -> Path:
     now. Raises ``OSError`` where none can be made."""
     root.mkdir(parents=True, exist_ok=True)
     _sweep(root)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-        # Open, and so locked, as long as the process lives.
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Another start may be sweeping it, unless this disk knows no locks.
-        if not _locked(lock):
-            time.sleep(_SWEPT)
-        if (folder / _LOCK).exists():
-            break
-        os.close(lock)
+    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+    # Open, and so locked, as long as the process lives; and locked before another start finds it by its name.
+    lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _locked(lock)
+    os.rename(folder / f"{_LOCK}.new", folder / _LOCK)
     atexit.register(_leave, folder, os.getpid())
     return folder
 
