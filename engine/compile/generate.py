@@ -90,7 +90,9 @@ def _generate(traced: Traced, headers: Path, texts: dict[str, str]) -> dict[str,
         stack.enter_context(config.patch(cpp_cache_precompile_headers=bool(shutil.which("openssl"))))
         places = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / "locks")}
         stack.enter_context(_replaced(codecache, **places))
+        # Remembered for the process, where others compile too, and this folder is gone before it ends.
         codecache._precompile_header.cache_clear()
+        stack.callback(codecache._precompile_header.cache_clear)
         # https://github.com/pytorch/pytorch/issues/195582: a split loop leaves out the rest of a division.
         stack.enter_context(_replaced(CppScheduling, try_loop_split=lambda self, nodes: nodes))
         stack.enter_context(_replaced(GraphLowering, save_output_code=code.append))

@@ -126,8 +126,16 @@ def test_a_warm_up_that_fails_gives_the_device_back(start, monkeypatch, error):
     assert EVENTS[-1] == "close"
 
 
-@pytest.mark.parametrize("settings", [{}, {"block_size": 1, "max_num_seqs": 1}], ids=str)
-def test_the_warm_up_draws_and_decodes_and_leaves_no_request_behind(start, monkeypatch, settings):
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, [[False, True], [False, True]]),
+        ({"block_size": 1, "max_num_seqs": 2}, [[False, True], [False, True]]),
+        ({"max_num_seqs": 1}, [[False], [False]]),
+    ],
+    ids=str,
+)
+def test_the_warm_up_draws_and_decodes_and_leaves_no_request_behind(start, monkeypatch, settings, steps):
     seen = []
     sample = Sampler.sample
 
@@ -138,7 +146,7 @@ def test_the_warm_up_draws_and_decodes_and_leaves_no_request_behind(start, monke
     monkeypatch.setattr(Sampler, "sample", watch)
     core = start(**settings)
     core.close()
-    assert seen == [[False, True], [False, True]]
+    assert seen == steps, "whether each request is greedy"
     assert not core._worker.runner._sampler._states
     assert not core.has_unfinished()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from platforms.contract import DeviceError, DeviceProfile, Verdict
+from engine.work import BoundCall, Work
+from platforms.contract import DeviceError, DeviceProfile
 from platforms.cpu.plugin import CpuPlugin
 from tests.fake_machines import MEMINFO, machine
 
@@ -69,10 +70,27 @@ def test_zeros_that_cannot_be_mapped_say_what_to_do():
         CpuPlugin().open(0).zeros((1 << 50,), torch.float32)
 
 
-def test_what_it_does_not_have_it_says():
+def test_a_replay_is_the_calls_again_over_the_same_buffers_until_it_is_closed():
+    x, out = torch.ones(3), torch.zeros(3)
+    calls = [
+        BoundCall("add", "", torch.add, ("x", "x"), ("twice",)),
+        BoundCall("copy", "", lambda kept, value: kept.copy_(value), ("out", "twice"), ("out",), mutates=(0,)),
+    ]
+    backend = CpuPlugin().open(0).graphs()
+    graph = backend.capture(Work(calls, {"x": x, "out": out}), backend.new_pool())
+    assert graph.nbytes == 0 and not out.any(), "nothing runs before it is replayed"
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        assert out.tolist() == [2 * value] * 3
+    graph.close()
+    graph.close()
+    with pytest.raises(RuntimeError, match="a closed graph was replayed"):
+        graph.replay()
+
+
+def test_it_has_no_link_to_others_and_may_be_closed_twice():
     runtime = CpuPlugin().open(0)
-    graphs = runtime.graphs()
-    assert isinstance(graphs, Verdict) and not graphs and graphs.reason
     assert runtime.communicator() == "gloo"
     runtime.close()
     runtime.close()

@@ -1,11 +1,8 @@
 """Every row of the active platform that says yes against the op's reference, over the op's cases."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-import kernels_cpu
 from engine import LLM, SamplingParams
 from engine.bind import load_target
 from engine.fusion import RULES, all_ops
@@ -111,8 +108,5 @@ def test_a_cache_of_another_type_than_the_activations_is_served(tmp_path):
         assert verdict.reason == "floating inputs are bfloat16 and float32, needs one type for all"
 
 
-def test_rows_that_read_tensors_on_the_host_may_not_be_captured():
-    folder = Path(kernels_cpu.__path__[0])
-    for row in KERNELS:
-        text = (folder / f"{row.target.split(':')[0].split('.')[1]}.py").read_text()
-        assert row.graph_safe == (".tolist()" not in text and "int(slots" not in text), row.name
+def test_every_row_may_be_captured_since_a_replay_calls_it_again():
+    assert all(row.graph_safe and row.graph_batches == "any" for row in KERNELS)

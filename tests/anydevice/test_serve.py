@@ -60,8 +60,9 @@ def test_the_start_table_and_the_printed_curl_line(server: LiveServer) -> None:
     for word in (
         "platform",
         "level",
-        "graph mode",
-        "captures no graphs yet",
+        "graph mode FULL_AND_PIECEWISE",
+        "pieces",
+        "FULL, ",
         "fuse_rope_kvcache",
         "KV blocks",
         "start-up",
