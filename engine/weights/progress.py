@@ -26,8 +26,7 @@ def progress(
         show: Callable[[int], None] | None = None
         done = 0
 
-        def sized(count: int) -> str:
-            return f"{count} {unit}" if unit else _size(count)
+        number: Callable[[int], str] = str if unit else _size
 
         def advance(count: int) -> None:
             nonlocal show, done
@@ -35,12 +34,16 @@ def progress(
             if show is None:
                 if clock() - started < QUIET_SECONDS:
                     return
-                show = _bar(label, total, stack, unit) if sys.stderr.isatty() else _lines(label, total, clock, sized)
+                show = (
+                    _bar(label, total, stack, unit)
+                    if sys.stderr.isatty()
+                    else _lines(label, total, clock, number, unit)
+                )
             show(done)
 
         yield advance
         if show is not None:
-            logger.info("%s: %s in %.1f s", label, sized(done), clock() - started)
+            logger.info("%s: %s in %.1f s", label, f"{number(done)} {unit}".rstrip(), clock() - started)
 
 
 def _bar(label: str, total: int, stack: ExitStack, unit: str) -> Callable[[int], None]:
@@ -62,7 +65,7 @@ def _bar(label: str, total: int, stack: ExitStack, unit: str) -> Callable[[int],
 
 
 def _lines(
-    label: str, total: int, clock: Callable[[], float], sized: Callable[[int], str]
+    label: str, total: int, clock: Callable[[], float], number: Callable[[int], str], unit: str
 ) -> Callable[[int], None]:
     last = -LOG_SECONDS
 
@@ -71,7 +74,9 @@ def _lines(
         if clock() - last < LOG_SECONDS:
             return
         last = clock()
-        logger.info("%s: %s of %s (%d %%)", label, sized(done), sized(total), 100 * done / max(total, 1))
+        logger.info(
+            "%s: %s of %s (%d %%)", label, number(done), f"{number(total)} {unit}".rstrip(), 100 * done / max(total, 1)
+        )
 
     return show
 
