@@ -60,7 +60,7 @@ def _requested(ledger: Ledger, level: Level, eager: Decision) -> tuple[Decision,
         )
     if ledger.rank(graphs) > ledger.rank(mode):
         return Decision(MODE, "PIECEWISE", "derived", f"graph mode {graphs.value} needs compiled pieces"), graphs
-    why = f"{graphs.value}, but mode {mode.value} makes no pieces"
+    why = _less(graphs, f"mode {mode.value} makes no pieces")
     return mode, Decision(GRAPHS, without_pieces(graphs.value), "derived", why)
 
 
