@@ -131,7 +131,7 @@ def sources(ops: Mapping[str, Op]) -> dict[str, str]:
     """Package → hash of its Python files, by name in the package and content, for each that references or the
     compiler come from. One that cannot be read has another hash each time, and so is never taken for unchanged."""
     packages = {"engine.compile", "engine.ops", *(_package(op.reference.__module__) for op in ops.values())}
-    return {name: _content(name) for name in sorted(packages)}
+    return {name: content(name) for name in sorted(packages)}
 
 
 def _package(module: str) -> str:
@@ -140,7 +140,9 @@ def _package(module: str) -> str:
     return ".".join(parts[:2] if parts[0] == "engine" else parts[:1])
 
 
-def _content(package: str) -> str:
+def content(package: str) -> str:
+    """Hash of the Python files of a package or module, wherever it lies; another one each time where it cannot be
+    read."""
     try:
         files = sorted(_files(package))
         if not files:

@@ -77,6 +77,7 @@ class Buffers:
             return runtime.zeros(_sized(shape, tokens, requests, width), getattr(torch, dtype))
 
         self._width = width
+        self._views: dict[Key, dict[str, Any]] = {}
         self._shapes = {value.name: value.shape for value in kept_inputs(program)}
         self._inputs = {value.name: zeros(value.shape, value.dtype) for value in kept_inputs(program)}
         for name, buffer in self._inputs.items():
@@ -86,11 +87,13 @@ class Buffers:
 
     def inputs(self, key: Key) -> dict[str, Any]:
         """The program's inputs as a graph of ``key`` sees them; of a piece, those with a row per token only."""
-        return {
-            name: self._inputs[name][: _sized(shape, key.tokens, key.requests, self._width)[0]]
-            for name, shape in self._shapes.items()
-            if key.kind == "FULL" or shape[0] == TOKENS
-        }
+        if key not in self._views:
+            self._views[key] = {
+                name: self._inputs[name][: _sized(shape, key.tokens, key.requests, self._width)[0]]
+                for name, shape in self._shapes.items()
+                if key.kind == "FULL" or shape[0] == TOKENS
+            }
+        return self._views[key]
 
     @property
     def nbytes(self) -> int:

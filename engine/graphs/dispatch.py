@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.plan.graph_modes import PARTS
+from engine.plan.graph_modes import PARTS, kinds
 
 Kind = Literal["FULL", "PIECEWISE", "NONE"]
 
@@ -33,15 +33,16 @@ class Key:
 
 def keys(mode: str, sizes: Iterable[int], max_num_seqs: int, query: int = 1) -> list[Key]:
     """Every graph of a mode, largest first. ``query``: new tokens per request of a decode step."""
-    decode, mixed = PARTS[mode]
+    every = PARTS[mode][1] == "FULL"
     found: list[Key] = []
     for size in sorted(set(sizes), reverse=True):
-        if "PIECEWISE" in (decode, mixed):
+        wanted = kinds(mode, size, max_num_seqs, query)
+        if "FULL" in wanted:
+            found.append(
+                Key("FULL", size, min(size, max_num_seqs)) if every else Key("FULL", size, size // query, query)
+            )
+        if "PIECEWISE" in wanted:
             found.append(Key("PIECEWISE", size))
-        if mixed == "FULL":
-            found.append(Key("FULL", size, min(size, max_num_seqs)))
-        elif decode == "FULL" and size % query == 0 and size // query <= max_num_seqs:
-            found.append(Key("FULL", size, size // query, query))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from engine.compile.key import environment
+from engine.compile.key import content, environment
 from engine.graphs.capture import Graphs
 from engine.graphs.checked import Checked
 from engine.graphs.dispatch import Dispatcher, Key, keys
@@ -15,7 +15,6 @@ from engine.graphs.works import Works
 from engine.memory import sized
 from engine.ops import Op
 from engine.plan_values import Plan
-from engine.remembered import package_hash
 from engine.weights.resolve import cache_root
 from platforms.contract import GraphBackend
 
@@ -45,7 +44,7 @@ def capture(
     except ValueError as error:
         return {(key.kind, key.tokens): str(error) for key in wanted}
     with torch.inference_mode(), executor.runtime.compute():
-        base = {**environment(plan, ops), "checker": [package_hash(name) for name in ("engine.graphs", "engine.work")]}
+        base = {**environment(plan, ops), "checker": [content(name) for name in ("engine.graphs", "engine.work")]}
         checked = Checked(ops, base, cache_root() / "captured")
         graphs = Graphs(executor, works, backend, wanted, checked, table_width(plan), report)
     if graphs.nbytes > planned:
