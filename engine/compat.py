@@ -82,7 +82,6 @@ REMOVED: Mapping[str, str] = MappingProxyType(
         "distributed_optimizer_backend": "this is an inference engine",
         "batch_size": "use --max-num-seqs",
         "quantization": "the checkpoint's config says how it is stored",
-        "load_format": "safetensors and GGUF are told apart by themselves",
         "attention_backend": "use --kernel attention=NAME",
         "attention_config.backend": "use --kernel attention=NAME",
         "moe_backend": "use --kernel moe=NAME",

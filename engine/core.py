@@ -21,6 +21,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.scheduler_config import SchedulerConfig
 from engine.weights.checkpoint import open_checkpoint
+from engine.weights.dummy import dummy_checkpoint, is_dummy
 from engine.weights.resolve import resolve_model
 from engine.worker import Worker, start_worker
 from platforms.discovery import PlatformError, contradictions, select, summarise
@@ -46,7 +47,7 @@ class EngineCore:
         _refuse_parallel(given)
         with phases("read model"):
             model = resolve_model(value_of(given, "model.name"))
-            checkpoint = open_checkpoint(model.path)
+            checkpoint = (dummy_checkpoint if is_dummy(given) else open_checkpoint)(model.path)
         with phases("find platform"):
             try:
                 selection = select(value_of(given, "platform"))

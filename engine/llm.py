@@ -44,12 +44,13 @@ class LLM:
         from engine.core import EngineCore
         from engine.tokenizer import load_tokenizer
         from engine.weights.checkpoint import find_gguf
+        from engine.weights.dummy import is_dummy
         from engine.weights.resolve import resolve_model
 
         given = from_environment(os.environ) | from_keywords(model=model, **settings)
         template = read_template(value_of(given, "model.chat_template"))
         path = resolve_model(value_of(given, "model.name")).path
-        tokenizer = load_tokenizer(find_gguf(path) or path)
+        tokenizer = load_tokenizer(find_gguf(path, weights=not is_dummy(given)) or path)
         self._set_up(EngineCore(given, offline=True), tokenizer, template, value_of(given, "model.seed"))
 
     @classmethod

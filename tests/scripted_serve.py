@@ -32,7 +32,7 @@ def main() -> int:
 
     start.AsyncEngine = Scripted  # type: ignore[misc]
     start.resolve_model = lambda name: Model(Path("script"), "script", "a test")
-    start.find_gguf = lambda path: None
+    start.find_gguf = lambda path, weights: None
     start.load_tokenizer = lambda path: Tokenizer()  # type: ignore[assignment,return-value]
     given = {key: Given(value, "command line") for key, value in json.loads(sys.argv[1]).items()}
     try:

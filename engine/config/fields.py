@@ -62,6 +62,9 @@ FIELDS: tuple[Field, ...] = (
           ("--dtype",), unset="auto"),
     Field("model.chat_template", k.FILE, MODEL, "a file with a Jinja template, or the template itself",
           ("--chat-template",), unset="the model's own"),
+    Field("model.load_format", k.LOAD_FORMAT, MODEL, "auto: the weights of the model, from safetensors or GGUF; dummy: "
+          "random ones, for measuring a model of which only config.json and tokenizer are here", ("--load-format",),
+          "auto"),
     Field("model.seed", k.SEED, MODEL, "what the seeds of requests that bring none are made from, in order of arrival",
           ("--seed",), unset="a fresh one for every request"),
     Field("platform", k.NAME, DEVICE, "auto, NAME, NAME:target for a device described and not present, or "

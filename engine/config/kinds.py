@@ -58,6 +58,7 @@ DTYPE = Kind("TYPE", choice(*DTYPE_NAMES, "half", "float", also={"half": "float1
 CACHE_DTYPE = Kind("TYPE", choice(*DTYPE_NAMES))
 KERNELS = Kind("WHICH", choice("auto", "reference"))
 POLICY = Kind("WHICH", choice("fcfs", "priority"))
+LOAD_FORMAT = Kind("WHICH", choice("auto", "dummy"))
 PINS = Kind("OP=NAME", pairs, "update")
 KEYS = Kind("KEY", listing(text, some), collect=True, guards=True)
 MODE = Kind("MODE", choice(*compat.MODE_NUMBERS, also=compat.MODES, numbers=compat.MODE_NUMBERS))

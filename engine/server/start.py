@@ -18,6 +18,7 @@ from engine.server.state import ServerState, longest_token
 from engine.table import terminal
 from engine.tokenizer import load_tokenizer
 from engine.weights.checkpoint import find_gguf
+from engine.weights.dummy import is_dummy
 from engine.weights.resolve import resolve_model
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ async def start_engine(given: dict[str, Given], state: ServerState, listener: so
         line.report("tokenizer")
         model = resolve_model(value_of(given, "model.name"))
         state.chat_template = read_template(value_of(given, "model.chat_template"))
-        tokenizer = await asyncio.to_thread(load_tokenizer, find_gguf(model.path) or model.path)
+        files = find_gguf(model.path, weights=not is_dummy(given)) or model.path
+        tokenizer = await asyncio.to_thread(load_tokenizer, files)
         loaded = time.monotonic()
         measuring = asyncio.create_task(asyncio.to_thread(longest_token, tokenizer))
         engine = await AsyncEngine.start(given, tokenizer, report=line.report)

@@ -71,13 +71,14 @@ def open_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
     return Checkpoint(path, config, {} if config.quantization else check_tensors(path, config, found))
 
 
-def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that ``path`` is or holds; ``None`` where it is a directory of safetensors."""
+def find_gguf(path: Path, *, weights: bool = True) -> Path | None:
+    """The GGUF file that ``path`` is or holds; ``None`` where it is a directory of safetensors. ``weights``: ``False``
+    where a ``config.json`` without any is enough. Raises ``UserError``."""
     if path.is_file():
         return path
     if not path.is_dir():
         raise UserError(f"{path}: asked to open a model, found nothing there; check the path")
-    if (path / "config.json").is_file() and any(path.glob("*.safetensors*")):
+    if (path / "config.json").is_file() and (any(path.glob("*.safetensors*")) or not weights):
         return None
     ggufs = sorted(path.glob("*.gguf"))
     if len(ggufs) == 1:
