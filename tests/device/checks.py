@@ -72,11 +72,13 @@ def check_levels(selection: Selection, folder) -> None:
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     prompts = [list(range(3, 3 + n)) for n in (1, 5, 40, 2, 17)]
     found = []
-    for level in (0, 1, 2):
+    for level in (0, 1, 2, 3):
         settings = {"platform": selection.plugin.name, "dtype": "float32", "max_model_len": 256}
         with LLM(str(folder), optimization_level=level, **settings) as llm:
             for group in (prompts, prompts[:1], prompts[1:4]):
                 answers = llm.generate(group, params, use_tqdm=False)
                 found.append((level, [list(answer.outputs[0].token_ids) for answer in answers]))
-    alone = {level: [tokens for at, tokens in found if at == level] for level in (0, 1, 2)}
-    assert alone[0] == alone[1] == alone[2]
+            steps = llm._open_core().stats().steps
+            assert (steps["FULL"] > 0) == (level >= 2) and (steps["PIECEWISE"] > 0) == (level >= 1), (level, steps)
+    alone = {level: [tokens for at, tokens in found if at == level] for level in (0, 1, 2, 3)}
+    assert alone[0] == alone[1] == alone[2] == alone[3]

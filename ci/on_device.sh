@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# What only a device can show, in under 8 minutes on one H200: conformance of every kernel row, the device tests (first
+# touch, capture of pieces and of whole steps, replay equal to eager, tokens at every level), and speed beside measured
+# bandwidth. Ends with one table and one JSON file.
+#   bash ci/on_device.sh [PLATFORM]
+# PLATFORM: as `engine platforms` names it [cuda]. OUT: folder for results [on_device]. PYTHON: one whose torch sees the
+# device [python3]. WHEELS: folder made by ci/wheels.sh, where there is no network. ARGS: of python -m benchmarks.device.
+set -u
+cd "$(dirname "$0")/.."
+platform=${1:-cuda}
+out=${OUT:-on_device}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+python=$out/venv/bin/python
+export ENGINE_CACHE_ROOT=$out/cache
+failed=0
+rows=()
+
+step() {  # name, most seconds, command
+  local name=$1 limit=$2 begin=$SECONDS status state
+  shift 2
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1
+  status=$?
+  state=$([ $status -eq 0 ] && echo ok || { [ $status -eq 124 ] && echo "over $limit s" || echo "exit $status"; })
+  rows+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - begin)) "$state")")
+  [ $status -eq 0 ] && return 0
+  failed=1
+  echo "$name: $state; the end of $out/$name.log:"
+  tail -n 20 "$out/$name.log"
+  return 1
+}
+
+from=${WHEELS:+--no-index --no-deps}
+more=$([ -n "${WHEELS:-}" ] && ls "$WHEELS"/*.whl || echo pytest pytest-timeout hypothesis)
+step venv 60 "${PYTHON:-python3}" -m venv --system-site-packages "$out/venv" &&
+  step torch 60 "$python" - "$("${PYTHON:-python3}" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" <<'PY' &&
+import pathlib, sys, sysconfig
+
+# Where PYTHON is itself a virtual environment, its packages are not the system's.
+pathlib.Path(sysconfig.get_path("purelib"), "given.pth").write_text(sys.argv[1] + "\n")
+PY
+  step packages 120 "$python" -m pip install -q --disable-pip-version-check $from $more &&
+  step engine 60 "$python" -m pip install -q --disable-pip-version-check --no-build-isolation $from -e . &&
+  {
+    step conform 180 "$python" -m engine conform "$platform" --require-device --json
+    step tests 180 "$python" -m pytest -q -x --tb=short "tests/device/$platform"
+    step bench 240 "$python" -m benchmarks.device --platform "$platform" --json "$out/bench.json" ${ARGS:-}
+    cat "$out/bench.log"
+  }
+
+printf '%s\n' "" "step       seconds" "${rows[@]}"
+"$python" - "$out" "$failed" "${rows[@]}" <<'PY'
+import json, pathlib, sys
+
+out, failed, *rows = sys.argv[1:]
+report = {"failed": failed != "0", "steps": [row.split(maxsplit=3) for row in rows]}
+for name, file in (("conform", "conform.log"), ("bench", "bench.json")):
+    try:
+        report[name] = json.loads(pathlib.Path(out, file).read_text())
+    except (OSError, ValueError) as error:
+        report[name] = {"unread": str(error)}
+pathlib.Path(out, "on_device.json").write_text(json.dumps(report, indent=1) + "\n")
+print(f"everything is in {out}/on_device.json")
+PY
+exit $failed
