@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def test_one_table_and_one_file(tmp_path):
     asked = {"shape": "tiny", "batches": "1,2", "steps": 6, "copy-mib": 16, "mib": 1, "dtype": "float32", "levels": 2}
     words = [f"--{name}={value}" for name, value in asked.items()]
-    command = [sys.executable, "-m", "benchmarks.device", *words, f"--json={tmp_path / \'found.json\'}"]
+    command = [sys.executable, "-m", "benchmarks.device", *words, "--json", str(tmp_path / "found.json")]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert made.returncode == 0, made.stderr
     found = json.loads((tmp_path / "found.json").read_text())
