@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels_triton.launch import block, launch, rows
+from kernels_triton.launch import block, jit, launch, rows
 from kernels_triton.rows import LIMITS, quantized
 
 Tensor = torch.Tensor
@@ -21,7 +21,7 @@ EXACT = {128: (16, 32, 4), 256: (16, 16, 8)}
 _KINDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
-@triton.jit(do_not_specialize=["requests", "table_stride"])
+@jit
 def attention_kernel(
     q,
     cache,
@@ -30,18 +30,18 @@ def attention_kernel(
     lengths,
     out_scale,
     out,
-    requests,
-    table_stride,
-    q_stride,
-    side_stride,
-    block_stride,
-    place_stride,
-    head_stride,
-    page,
-    heads,
-    dim,
-    window,
-    scale,
+    requests: tl.int32,
+    table_stride: tl.int32,
+    q_stride: tl.int32,
+    side_stride: tl.int64,
+    block_stride: tl.int64,
+    place_stride: tl.int64,
+    head_stride: tl.int64,
+    page: tl.int32,
+    heads: tl.int32,
+    dim: tl.int32,
+    window: tl.int32,
+    scale: tl.float32,
     GROUP: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,

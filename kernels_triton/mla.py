@@ -8,13 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels_triton.launch import block, launch, rows, warps_for
+from kernels_triton.launch import block, jit, launch, rows, warps_for
 from kernels_triton.rotary import copy_columns, halves, store_head, turned
 
 Tensor = torch.Tensor
 
 
-@triton.jit
+@jit
 def latent_kernel(
     q,
     k,
@@ -23,18 +23,18 @@ def latent_kernel(
     q_out,
     cache,
     slots,
-    q_stride,
-    k_stride,
-    table_stride,
-    latent_stride,
-    block_stride,
-    place_stride,
-    page,
-    heads,
-    keys,
-    rank,
-    half,
-    dim,
+    q_stride: tl.int32,
+    k_stride: tl.int32,
+    table_stride: tl.int32,
+    latent_stride: tl.int32,
+    block_stride: tl.int64,
+    place_stride: tl.int64,
+    page: tl.int32,
+    heads: tl.int32,
+    keys: tl.int32,
+    rank: tl.int32,
+    half: tl.int32,
+    dim: tl.int32,
     TURN: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,

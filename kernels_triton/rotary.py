@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels_triton.launch import block, launch, rows, warps_for
+from kernels_triton.launch import block, jit, launch, rows, warps_for
 
 Tensor = torch.Tensor
 
@@ -60,7 +60,7 @@ def copy_columns(source, target, count, kept, BLOCK: tl.constexpr):
         tl.store(target + at, value.to(target.dtype.element_ty), mask=(at < count) & kept)
 
 
-@triton.jit
+@jit
 def head_kernel(
     q,
     k,
@@ -72,20 +72,20 @@ def head_kernel(
     k_out,
     cache,
     slots,
-    q_stride,
-    k_stride,
-    v_stride,
-    table_stride,
-    side_stride,
-    block_stride,
-    place_stride,
-    head_stride,
-    page,
-    heads,
-    kv_heads,
-    half,
-    dim,
-    eps,
+    q_stride: tl.int32,
+    k_stride: tl.int32,
+    v_stride: tl.int32,
+    table_stride: tl.int32,
+    side_stride: tl.int64,
+    block_stride: tl.int64,
+    place_stride: tl.int64,
+    head_stride: tl.int64,
+    page: tl.int32,
+    heads: tl.int32,
+    kv_heads: tl.int32,
+    half: tl.int32,
+    dim: tl.int32,
+    eps: tl.float32,
     NORM: tl.constexpr,
     TURN: tl.constexpr,
     WRITE: tl.constexpr,

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels_triton.launch import TILE, block, launch, rows, warps_for
+from kernels_triton.launch import TILE, block, jit, launch, rows, sixteens, warps_for, wide
 
 LIMITS = {torch.float8_e4m3fn: (-448.0, 448.0), torch.float8_e4m3fnuz: (-240.0, 240.0), torch.int8: (-128.0, 127.0)}
 """Least and largest value of each storage type."""
@@ -41,7 +41,7 @@ def quantized(value, factor, LEAST: tl.constexpr, LARGEST: tl.constexpr, WHOLE: 
     return value
 
 
-@triton.jit
+@jit
 def row_kernel(
     x,
     y,
@@ -50,16 +50,16 @@ def row_kernel(
     out,
     total,
     scales,
-    x_stride,
-    y_stride,
-    out_stride,
-    runs,
-    n,
-    width,
-    group,
-    groups,
-    span,
-    eps,
+    x_stride: tl.int32,
+    y_stride: tl.int32,
+    out_stride: tl.int32,
+    runs: tl.int32,
+    n: tl.int32,
+    width: tl.int32,
+    group: tl.int32,
+    groups: tl.int32,
+    span: tl.int32,
+    eps: tl.float32,
     KIND: tl.constexpr,
     SUM: tl.constexpr,
     STORE: tl.constexpr,
@@ -71,9 +71,13 @@ def row_kernel(
     BLOCK: tl.constexpr,
     GROUPS: tl.constexpr,
     CHUNK: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Program (i, j): groups ``j * span ..`` of run ``i % runs`` of row ``i // runs``. Every pass loads again what it
     needs: what another thread of the program stored could not be read without a barrier."""
+    if WIDE:
+        x_stride, y_stride, out_stride = sixteens(x_stride), sixteens(y_stride), sixteens(out_stride)
+        n, width, group = sixteens(n), sixteens(width), sixteens(group)
     row = tl.program_id(0).to(tl.int64) // runs
     run = tl.program_id(0) % runs * n
     x += row * x_stride + run
@@ -158,11 +162,12 @@ def run_rows(
     out = torch.empty((*shape, runs * reach), dtype=dtype, device=x.device)
     total = None if y is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     scales = torch.empty((*shape, groups), dtype=torch.float32, device=x.device) if store == "dynamic" else None
+    strides = flat.stride(0), 0 if other is None else other.stride(0), runs * reach
     launch(
         row_kernel,
         (count * runs, -(-groups // span)),
         *(flat, other, weight, how.scale, out, total, scales),
-        *(flat.stride(0), 0 if other is None else other.stride(0), runs * reach),
+        *strides,
         *(runs, n, reach, group, groups, span, eps),
         warps=warps_for(max(chunk * together, block(n))),
         KIND=kind,
@@ -176,5 +181,6 @@ def run_rows(
         BLOCK=block(n),
         GROUPS=together,
         CHUNK=chunk,
+        WIDE=wide(*strides, n, reach, group),
     )
     return out, total, scales
