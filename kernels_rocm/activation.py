@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from kernels_rocm.library import function
+from kernels_rocm.library import invoke
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """As the op, for 16-bit types."""
-    call = function("aiter.ops.activation", "silu_and_mul", "out", "input")
     out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
-    call(out=out, input=x.contiguous())
+    invoke("silu", out=out, input=x.contiguous())
     return out
 
 
@@ -23,9 +22,8 @@ def silu_and_mul_quantize_dynamic(
     if not columns or power_of_two:
         asked = "scales that are powers of two" if power_of_two else "a scale per row"
         raise ValueError(f"{asked}: this kernel has no such option")
-    call = function("aiter.ops.activation", "silu_and_mul_quant", "out", "input", "scale", "group_size")
     shape = (*x.shape[:-1], x.shape[-1] // 2)
     stored = torch.empty(shape, dtype=getattr(torch, storage), device=x.device)
     scales = torch.empty((*shape[:-1], shape[-1] // columns), dtype=torch.float32, device=x.device)
-    call(out=stored, input=x.contiguous(), scale=scales, group_size=columns)
+    invoke("silu_dynamic", out=stored, input=x.contiguous(), scale=scales, group_size=columns)
     return stored, scales

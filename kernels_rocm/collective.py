@@ -10,10 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kernels_rocm.library import function
+from kernels_rocm.library import function, invoke
 from kernels_rocm.limits import ALL_REDUCE_BYTES, ONE_STAGE_TOKENS, one_stage_bytes
 
-_MODULE = "aiter.dist.device_communicators.custom_all_reduce"
 _COMMUNICATORS: dict[str, Any] = {}
 """Group → the library's communicator, which holds buffers that its ranks share."""
 
@@ -22,10 +21,15 @@ def all_reduce_add_rms_norm(
     x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, group: str, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the fused op, for up to ``ALL_REDUCE_BYTES``."""
-    given = {"inp": x.contiguous(), "res_inp": y.contiguous(), "w": weight, "eps": eps, "registered": False}
-    given["use_1stage"] = _one_stage(x, group)
-    function(_MODULE, "CustomAllreduce.fused_ar_rms", *given)
-    normed, total = _communicator(x, group).fused_ar_rms(**given)
+    function("reduce_norm")
+    normed, total = _communicator(x, group).fused_ar_rms(
+        inp=x.contiguous(),
+        res_inp=y.contiguous(),
+        w=weight,
+        eps=eps,
+        registered=False,
+        use_1stage=_one_stage(x, group),
+    )
     return normed, total
 
 
@@ -60,8 +64,7 @@ def _communicator(x: torch.Tensor, group: str) -> Any:
     if found is None:
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(f"group {group}: the communicator cannot be made while a graph is captured")
-        make = function(_MODULE, "CustomAllreduce.__init__", "group", "device", "max_size")
-        found = make(group=_host_group(group), device=x.device, max_size=2 * ALL_REDUCE_BYTES)
+        found = invoke("communicator", group=_host_group(group), device=x.device, max_size=2 * ALL_REDUCE_BYTES)
         if found.disabled:
             raise RuntimeError(f"group {group}: the library declines these ranks; its own log says why")
         _COMMUNICATORS[group] = found

@@ -6,16 +6,13 @@ from typing import Any
 
 import torch
 
-from kernels_rocm.library import function
-
-_QUANTIZED = ("out", "input", "yscale", "weight", "epsilon", "group_size")
+from kernels_rocm.library import invoke
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
     """As the op, for 16-bit types. A row holds one or several runs of ``len(weight)``."""
-    call = function("aiter.ops.rmsnorm", "rms_norm", "input", "weight", "epsilon")
     rows = _dense(x) if x.shape[-1] == weight.shape[0] else x.reshape(-1, weight.shape[0])
-    normed: torch.Tensor = call(input=rows, weight=weight, epsilon=eps)
+    normed: torch.Tensor = invoke("rms_norm", input=rows, weight=weight, epsilon=eps)
     return normed.reshape(x.shape)
 
 
@@ -23,9 +20,9 @@ def rms_norm_quantize_dynamic(
     x: torch.Tensor, weight: torch.Tensor, *, eps: float, storage: str, columns: int, power_of_two: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the fused op, with float32 scales. Raises ``ValueError`` for powers of two, which the kernel cannot make."""
-    call = function("aiter.ops.rmsnorm", "rmsnorm2d_fwd_with_dynamicquant", *_QUANTIZED)
     stored, scales = _outputs(x, storage, columns, power_of_two)
-    call(out=stored, input=x.contiguous(), yscale=scales, weight=weight, epsilon=eps, group_size=columns)
+    rows = x.contiguous()
+    invoke("norm_dynamic", out=stored, input=rows, yscale=scales, weight=weight, epsilon=eps, group_size=columns)
     return stored, scales
 
 
@@ -40,11 +37,10 @@ def add_rms_norm_quantize_dynamic(
     power_of_two: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As the fused op; see ``rms_norm_quantize_dynamic``."""
-    names = (*_QUANTIZED, "residual_in", "residual_out")
-    call = function("aiter.ops.rmsnorm", "rmsnorm2d_fwd_with_add_dynamicquant", *names)
     stored, scales = _outputs(x, storage, columns, power_of_two)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    call(
+    invoke(
+        "add_norm_dynamic",
         out=stored,
         input=x.contiguous(),
         residual_in=y.contiguous(),
@@ -61,9 +57,7 @@ def add_rms_norm_pad(
     x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, eps: float, multiple: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the fused op."""
-    module = "aiter.ops.triton.normalization.fused_add_rmsnorm_pad"
-    call = function(module, "fused_add_rmsnorm_pad", "x", "weight", "epsilon", "res", "x_pad_to_multiple")
-    padded, total = call(x=x, weight=weight, epsilon=eps, res=y, x_pad_to_multiple=multiple)
+    padded, total = invoke("norm_pad", x=x, weight=weight, epsilon=eps, res=y, x_pad_to_multiple=multiple)
     return padded, total
 
 
@@ -71,11 +65,9 @@ def dual_rms_norm(
     x: torch.Tensor, aw: torch.Tensor, bw: torch.Tensor, *, sizes: tuple[int, ...], eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As the fused op: the parts are read where they lie in ``x``."""
-    names = ("q_out", "q", "q_weight", "q_eps", "k_out", "k", "k_weight", "k_eps")
-    call = function("aiter.ops.fused_qk_norm_rope_cache_quant", "_fused_qk_rmsnorm", *names)
     a, b, rest = torch.split(_dense(x), list(sizes), dim=-1)
     out: list[Any] = [torch.empty(part.shape, dtype=x.dtype, device=x.device) for part in (a, b)]
-    call(q_out=out[0], q=a, q_weight=aw, q_eps=eps, k_out=out[1], k=b, k_weight=bw, k_eps=eps)
+    invoke("dual_norm", q_out=out[0], q=a, q_weight=aw, q_eps=eps, k_out=out[1], k=b, k_weight=bw, k_eps=eps)
     return out[0], out[1], rest
 
 

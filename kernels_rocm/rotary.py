@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels_rocm.library import function
-
-_NAMES = (
-    *("q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos", "sin", "k_scale", "v_scale"),
-    *("is_neox", "flash_layout", "apply_scale", "q_out", "k_out", "output_zeros"),
-)
+from kernels_rocm.library import invoke
 
 
 def rotary_kv_write(
@@ -23,11 +18,11 @@ def rotary_kv_write(
     head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the fused op, for whole heads of bfloat16. The table has a row per token, so tokens are its positions."""
-    call = function("aiter.ops.triton.fusions.fused_kv_cache", "fused_qk_rope_reshape_and_cache", *_NAMES)
     queries, keys, values = (x.reshape(len(x), x.shape[-1] // head_dim, head_dim) for x in (q, k, v))
     cos, sin = table.chunk(2, dim=-1)
     turned = torch.empty(queries.shape, dtype=q.dtype, device=q.device)
-    call(
+    invoke(
+        "rotary_write",
         q=queries,
         k=keys,
         v=values,
