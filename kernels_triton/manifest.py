@@ -6,10 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from kernels_triton.calls import FLOAT8, columns, two_parts, whole_rows
+from kernels_triton.matmul_calls import one_type, scale_groups, stored_operands
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, feature, library
 
 PRIORITY = 5
 """Below rows of vendor libraries, which take 10."""
+BEHIND = -5
+"""Behind the reference, which calls the vendor's library: for batch invariance, a pin, or where measured faster."""
 
 _TYPES = ("float32", "bfloat16", "float16")
 _STORAGE = {**FLOAT8, "int8": "dtype.int8"}
@@ -70,10 +73,30 @@ def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(dim <= _LARGEST_HEAD, f"head_dim {dim} {'<=' if dim <= _LARGEST_HEAD else '>'} {_LARGEST_HEAD}")
 
 
-def _row(op: str, module: str, *accepts: Predicate, invariant: bool = True, **more: Any) -> Kernel:
-    target = f"kernels_triton.{module}:{op}"
+def _packed(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Groups are whole halves of a run of packed columns."""
+    group, shapes, form = facts.get("group"), facts.get("call_shapes", ()), facts.get("format")
+    width = columns(shapes, 0)
+    if not isinstance(group, int) or not isinstance(width, int) or form not in ("int4", "mxfp4"):
+        return Verdict(False, f"format {form or 'unknown'}, groups of {group}, {width} columns")
+    ok = group > 0 and group % 32 == 0 and width % group == 0
+    wanted = "" if ok else ", needs whole groups of a multiple of 32"
+    return Verdict(ok, f"groups of {group} in {width} columns{wanted}")
+
+
+def _row(
+    op: str,
+    module: str,
+    *accepts: Predicate,
+    invariant: bool = True,
+    priority: int = PRIORITY,
+    form: str = "",
+    **more: Any,
+) -> Kernel:
+    target = f"kernels_triton.{module}:{form}_{op}" if form else f"kernels_triton.{module}:{op}"
+    name = f"triton_{form}" if form else "triton"
     conditions = all_of(*accepts)
-    return Kernel(op, "triton", target, _DEVICE, conditions, PRIORITY, True, batch_invariant=invariant, **more)
+    return Kernel(op, name, target, _DEVICE, conditions, priority, True, batch_invariant=invariant, **more)
 
 
 ROWS: tuple[Kernel, ...] = (
@@ -87,8 +110,15 @@ ROWS: tuple[Kernel, ...] = (
     _row("silu_and_mul", "activation", _types(0)),
     _row("silu_and_mul_quantize_static", "activation", _types(0), _storage),
     _row("silu_and_mul_quantize_dynamic", "activation", _types(0), _storage),
+    _row("packed_linear", "packed", _types(0), _packed),
     _row("quantize_static", "quant", _types(0), _storage),
     _row("quantize_dynamic", "quant", _types(0), _storage),
+    _row("linear", "linear", _types(0), one_type, priority=BEHIND),
+    _row("scaled_linear", "scaled_linear", stored_operands, scale_groups, form="steady", priority=BEHIND),
+    _row("scaled_linear", "scaled_linear", stored_operands, scale_groups, invariant=False),
+    _row("embedding", "copies", _types(), priority=BEHIND),
+    _row("add", "copies", _types(0, 1), priority=BEHIND),
+    _row("select_rows", "copies", _types(), priority=BEHIND),
     _row("rotary", "rotary", _types(0, 1)),
     _row("kv_write", "rotary", _types(0, 1)),
     _row("rotary_kv_write", "rotary", _types(0, 1, 3)),
@@ -99,4 +129,4 @@ ROWS: tuple[Kernel, ...] = (
     _row("attention", "attention", _types(0), _head_fits, invariant=False),
     _row("attention_quantize_static", "attention", _types(0), _storage, _head_fits, invariant=False),
 )
-"""One row per op; every one is named ``triton``."""
+"""The row of an op is named ``triton``, another form of it ``triton_`` and the form."""

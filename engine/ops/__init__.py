@@ -7,6 +7,7 @@ from engine.ops.linear import embedding, linear, select_rows, split
 from engine.ops.mla import mla_attention, mla_write, split_heads
 from engine.ops.moe import moe
 from engine.ops.norm import add, pad, rms_norm
+from engine.ops.packed import packed_linear
 from engine.ops.quant import quantize_dynamic, quantize_static, scaled_linear
 from engine.ops.rotary import rotary, rotary_table
 from engine.ops.spec import Case, Op, Spec
@@ -27,6 +28,7 @@ OPS: dict[str, Op] = {
         mla_attention,
         mla_write,
         moe,
+        packed_linear,
         rms_norm,
         rotary,
         rotary_table,
