@@ -96,7 +96,8 @@ def _row(
     target = f"kernels_triton.{module}:{form}_{op}" if form else f"kernels_triton.{module}:{op}"
     name = f"triton_{form}" if form else "triton"
     conditions = all_of(*accepts)
-    return Kernel(op, name, target, _DEVICE, conditions, priority, True, batch_invariant=invariant, **more)
+    given = dict(batch_invariant=invariant, build="kernels_triton.build:build") | more
+    return Kernel(op, name, target, _DEVICE, conditions, priority, **given)
 
 
 ROWS: tuple[Kernel, ...] = (

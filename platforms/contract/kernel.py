@@ -21,10 +21,10 @@ class Kernel:
     ``graph_safe``: may run inside a captured graph. ``graph_batches``: what a captured call of an op that looks at
     requests serves: ``any`` batch, ``uniform`` query lengths, or a ``single`` new token each. ``batch_invariant``: a
     row's result never depends on its neighbours. The rest are lazy targets as well, ``""`` where a row has none:
-    ``pack(weight tensors, attributes)`` → tensors in the kernel's own layout, made once at load;
-    ``workspace(facts)`` → bytes; ``prepare`` runs outside graphs before each replay and fills fixed buffers;
-    ``cache_layout(cache spec)`` → shape, strides and bytes of a KV block; ``build`` compiles ahead of time for a
-    profile that is absent and reports the resources used.
+    ``pack(weight tensors, attributes)`` → tensors in the kernel's own layout, made once at load; ``workspace(facts)`` →
+    bytes; ``prepare`` runs outside graphs before each replay and fills fixed buffers; ``cache_layout(cache spec)`` →
+    shape, strides and bytes of a KV block; ``build(profile, target, tensors without data, attributes)`` → units of work
+    ahead of time, without a device: hashable, with ``name``, and ``make()`` → mapping of ``figures`` and ``problems``.
     """
 
     op: str

@@ -1,0 +1,39 @@
+"""The ``build`` of Triton rows: units of work ahead of time, each one form for one arch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernels_triton.evidence import problems
+from kernels_triton.forms import Form, forms_of
+from kernels_triton.resources import measure
+from platforms.contract import DeviceProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A form to compile for ``arch``. ``shared_memory``: bytes a block may have there. Can be sent to other processes;
+    equal units make the same."""
+
+    form: Form
+    arch: str
+    shared_memory: int
+
+    @property
+    def name(self) -> str:
+        return self.form.name
+
+    def make(self) -> dict[str, Any]:
+        """Compile; ``figures`` by name, and ``problems``, sentences about what a device would suffer from."""
+        found = measure(self.form, self.arch)
+        return {"figures": found.to_json(), "problems": problems(self.form, found, self.arch, self.shared_memory)}
+
+
+def build(
+    profile: DeviceProfile, target: str, tensors: Sequence[Any], attributes: Mapping[str, Any]
+) -> tuple[Unit, ...]:
+    """As the contract's ``Kernel.build``."""
+    room = profile.limits["shared_memory"]
+    return tuple(Unit(form, profile.arch, room) for form in forms_of(target, tensors, attributes, profile.arch))
