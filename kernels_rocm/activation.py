@@ -14,6 +14,19 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def silu_and_mul_quantize_static(x: torch.Tensor, scale: torch.Tensor, *, storage: str) -> torch.Tensor:
+    """As the fused op, for 8-bit floats, out of the library's Triton kernels: its other one reads the scale on the
+    host, so that a graph would keep the first value."""
+    if not len(x):
+        shape = (*x.shape[:-1], x.shape[-1] // 2)
+        return torch.empty(shape, dtype=getattr(torch, storage), device=x.device)
+    kind = getattr(torch, storage)
+    stored: torch.Tensor = invoke(
+        "silu_static", inp=x, inp_scale=scale, dtype_quant=kind, silu_convert_to_inp_type=True
+    )
+    return stored
+
+
 def silu_and_mul_quantize_dynamic(
     x: torch.Tensor, *, storage: str, columns: int, power_of_two: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:

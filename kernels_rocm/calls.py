@@ -11,25 +11,28 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """``name``: of a function in ``module``, or ``Class.method``."""
+    """``name``: of a function in ``module``, or ``Class.method``. ``since``: the first release from which on every one
+    takes what is ``passed``; ``""`` where all do."""
 
     module: str
     name: str
     passed: frozenset[str]
+    since: str
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
 
 
-def _call(path: str, passed: str, parts: int = 1) -> LibraryCall:
+def _call(path: str, since: str, passed: str, parts: int = 1) -> LibraryCall:
     module, *name = path.rsplit(".", parts)
-    return LibraryCall(module, ".".join(name), frozenset(passed.split()))
+    return LibraryCall(module, ".".join(name), frozenset(passed.split()), since)
 
 
 _QUANTIZED = "out input yscale weight epsilon group_size"
 _SUMMED = f"{_QUANTIZED} residual_in residual_out"
 _QUANT = "aiter.ops.triton.quant.fused_fp8_quant"
 _REDUCE = "aiter.dist.device_communicators.custom_all_reduce.CustomAllreduce"
+_REWRITE = "aiter.ops.triton.fusions.fused_kv_cache.fused_qk_rope_reshape_and_cache"
 _RESHAPE = (
     "q k v key_cache value_cache slot_mapping pos cos sin k_scale v_scale is_neox flash_layout apply_scale q_out k_out "
     "output_zeros"
@@ -42,43 +45,50 @@ _ROUTED = "gating_output topk_weights topk_ids num_expert_group topk_group need_
 
 CALLS: Mapping[str, LibraryCall] = MappingProxyType(
     {
-        "rms_norm": _call("aiter.ops.rmsnorm.rms_norm", "input weight epsilon"),
-        "norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant", _QUANTIZED),
-        "add_norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant", _SUMMED),
+        "rms_norm": _call("aiter.ops.rmsnorm.rms_norm", "", "input weight epsilon"),
+        "norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant", "0.1.10.post1", _QUANTIZED),
+        "add_norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant", "0.1.10.post1", _SUMMED),
         "norm_static": _call(
             f"{_QUANT}.fused_rms_fp8_per_tensor_static_quant",
+            "0.1.10",
             "inp1 inp1_weight inp1_epsilon inp1_scale dtype_quant res1 rmsnorm_convert_to_inp1_type",
         ),
         "silu_static": _call(
             f"{_QUANT}.fused_silu_mul_fp8_per_tensor_static_quant",
+            "0.1.10",
             "inp inp_scale dtype_quant silu_convert_to_inp_type",
         ),
         "norm_pad": _call(
             "aiter.ops.triton.normalization.fused_add_rmsnorm_pad.fused_add_rmsnorm_pad",
+            "0.1.10",
             "x weight epsilon res x_pad_to_multiple",
         ),
         "dual_norm": _call(
             "aiter.ops.fused_qk_norm_rope_cache_quant._fused_qk_rmsnorm",
+            "0.1.14",
             "q_out q q_weight q_eps k_out k k_weight k_eps",
         ),
-        "silu": _call("aiter.ops.activation.silu_and_mul", "out input"),
-        "silu_dynamic": _call("aiter.ops.activation.silu_and_mul_quant", "out input scale group_size"),
-        "rotary_write": _call("aiter.ops.triton.fusions.fused_kv_cache.fused_qk_rope_reshape_and_cache", _RESHAPE),
-        "attention": _call("aiter.ops.triton.attention.unified_attention.unified_attention", _UNIFIED),
-        "attention_static": _call(
-            "aiter.ops.triton.attention.unified_attention.unified_attention", f"{_UNIFIED} output_scale"
+        "silu": _call("aiter.ops.activation.silu_and_mul", "", "out input"),
+        "silu_dynamic": _call("aiter.ops.activation.silu_and_mul_quant", "0.1.15", "out input scale group_size"),
+        "rotary_write": _call(
+            "aiter.ops.triton.fusions.fused_kv_cache.fused_qk_rope_reshape_and_cache", "0.1.10", _RESHAPE
         ),
-        "gemm_rows": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8", "XQ WQ x_scale w_scale bias dtype"),
-        "gemm_blocks": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale", "XQ WQ x_scale w_scale dtype"),
-        "experts": _call("aiter.fused_moe.fused_moe", "hidden_states w1 w2 topk_weight topk_ids"),
-        "shuffle": _call("aiter.ops.shuffle.shuffle_weight", "x layout"),
+        "attention": _call("aiter.ops.triton.attention.unified_attention.unified_attention", "0.1.10", _UNIFIED),
+        "attention_static": _call(
+            "aiter.ops.triton.attention.unified_attention.unified_attention", "0.1.10", f"{_UNIFIED} output_scale"
+        ),
+        "gemm_rows": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8", "0.1.4", "XQ WQ x_scale w_scale bias dtype"),
+        "gemm_blocks": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale", "0.1.4", "XQ WQ x_scale w_scale dtype"),
+        "experts": _call("aiter.fused_moe.fused_moe", "", "hidden_states w1 w2 topk_weight topk_ids"),
+        "shuffle": _call("aiter.ops.shuffle.shuffle_weight", "", "x layout"),
         "route_softmax": _call(
             "aiter.ops.moe_op.topk_softmax",
+            "0.1.5.post3",
             "topk_weights topk_indices token_expert_indices gating_output need_renorm",
         ),
-        "route_groups": _call("aiter.ops.topk.grouped_topk", f"{_ROUTED} is_softmax"),
-        "route_biased": _call("aiter.ops.topk.biased_grouped_topk", f"{_ROUTED} correction_bias"),
-        "communicator": _call(f"{_REDUCE}.__init__", "group device max_size", 2),
-        "reduce_norm": _call(f"{_REDUCE}.fused_ar_rms", "inp res_inp w eps registered use_1stage", 2),
+        "route_groups": _call("aiter.ops.topk.grouped_topk", "0.1.5", f"{_ROUTED} is_softmax"),
+        "route_biased": _call("aiter.ops.topk.biased_grouped_topk", "0.1.5", f"{_ROUTED} correction_bias"),
+        "communicator": _call(f"{_REDUCE}.__init__", "0.1.6.post2", "group device max_size", 2),
+        "reduce_norm": _call(f"{_REDUCE}.fused_ar_rms", "0.1.10.post2", "inp res_inp w eps registered use_1stage", 2),
     }
 )

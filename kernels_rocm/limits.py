@@ -4,6 +4,9 @@ process instead of raising, so that a row has to refuse it."""
 from __future__ import annotations
 
 WIDEST_ROW = 8192
+WIDEST_BLOCK = 16384
+"""Columns of the Triton kernels, which hold a row in one program: 16 of them in each of 1024 threads."""
+
 ALL_REDUCE_BYTES = 64 << 20
 """Most bytes of one fused sum: half of the buffers, which two stages share."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_ROW, gate_vector, group_fits, norm_vector
+from kernels_rocm.accepts import HALVES, attends, cached, cached_alike, experts, float8, product, routing
+from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_BLOCK, WIDEST_ROW, gate_vector, group_fits, norm_vector
 from kernels_rocm.needs import aiter
 from kernels_triton.calls import FLOAT8, alike, columns, two_parts, whole_rows
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact
 
-_HALVES = ("float16", "bfloat16")
 _UNITS = 304
 """Compute units where a profile does not say: those of the largest device, whose table is the strictest."""
 
@@ -23,6 +23,22 @@ def _width(at: int, half: bool = False) -> Predicate:
         return isinstance(width, int) and width % (8 * parts) == 0 and 0 < width <= WIDEST_ROW * parts
 
     return fact("call_shapes", fits, f"{'halves' if half else 'rows'} of a multiple of 8 up to {WIDEST_ROW}")
+
+
+def _block(parts: int) -> Predicate:
+    """Columns of the first input over ``parts``: any number that one program holds."""
+
+    def fits(found: Any) -> bool:
+        width = columns(found, 0)
+        return isinstance(width, int) and width % parts == 0 and 0 < width <= WIDEST_BLOCK * parts
+
+    return fact("call_shapes", fits, f"{'halves' if parts == 2 else 'rows'} of up to {WIDEST_BLOCK}")
+
+
+def _scale(at: int) -> Predicate:
+    return fact(
+        "call_dtypes", lambda found: len(found) == at + 1 and found[at] == "float32", f"a float32 scale as input {at}"
+    )
 
 
 def _dynamic(gated: bool) -> Predicate:
@@ -75,37 +91,86 @@ def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(ok, f"{ranks} ranks" + ("" if ok else f", needs {' or '.join(map(str, ALL_REDUCE_RANKS))}"))
 
 
-def _row(op: str, module: str, needs: Predicate, *accepts: Predicate, **more: Any) -> Kernel:
-    return Kernel(op, "aiter", f"kernels_rocm.{module}:{op}", needs, all_of(*accepts), 10, **more)
+def _row(op: str, module: str, needs: Predicate, *accepts: Predicate, priority: int = 10, **more: Any) -> Kernel:
+    return Kernel(op, "aiter", f"kernels_rocm.{module}:{op}", needs, all_of(*accepts), priority, **more)
 
 
-_NORM, _REDUCE = aiter("rmsnorm"), aiter("custom_ar", "0.1.13")
+_SECOND = 4
+"""Behind the portable rows: kernels of the same compiler, which need a version of the library beside it."""
+
+_REDUCE = aiter("custom_ar", "0.1.13", ("communicator", "reduce_norm"))
 _PART_SIZES = fact(
     "sizes",
     lambda sizes: all(size % 8 == 0 and size <= WIDEST_ROW for size in sizes[:2]),
     f"multiples of 8 up to {WIDEST_ROW}",
 )
-_SUM = (alike(3, *_HALVES), whole_rows(2), _width(2))
+_ROUTING = ("experts", "shuffle", "route_softmax", "route_groups", "route_biased")
+_SUM = (alike(3, *HALVES), whole_rows(2), _width(2))
 
 KERNELS: tuple[Kernel, ...] = (
     *ROWS,
-    _row("rms_norm", "norm", _NORM, alike(2, *_HALVES), _width(1), _captured),
-    _row("rms_norm_quantize_dynamic", "norm", _NORM, alike(2, *_HALVES), whole_rows(1), _width(1), _dynamic(False)),
-    _row("add_rms_norm_quantize_dynamic", "norm", _NORM, *_SUM, _dynamic(False)),
-    _row("add_rms_norm_pad", "norm", _NORM, alike(3, *_HALVES), whole_rows(2)),
-    _row("dual_rms_norm", "norm", _NORM, alike(3, *_HALVES), two_parts, _PART_SIZES),
-    _row("silu_and_mul", "activation", aiter("linear"), alike(1, *_HALVES), _width(0, half=True)),
+    _row("rms_norm", "norm", aiter("rmsnorm", calls=("rms_norm",)), alike(2, *HALVES), _width(1), _captured),
+    _row(
+        "rms_norm_quantize_dynamic",
+        "norm",
+        aiter("rmsnorm", calls=("norm_dynamic",)),
+        *(alike(2, *HALVES), whole_rows(1), _width(1), _dynamic(False)),
+    ),
+    _row(
+        "add_rms_norm_quantize_dynamic",
+        "norm",
+        aiter("rmsnorm", calls=("add_norm_dynamic",)),
+        *(*_SUM, _dynamic(False)),
+    ),
+    _row(
+        "rms_norm_quantize_static",
+        "norm",
+        aiter("rmsnorm", calls=("norm_static",)),
+        *(alike(2, *HALVES), whole_rows(1), _block(1), _scale(2), float8),
+        priority=_SECOND,
+    ),
+    _row(
+        "add_rms_norm_quantize_static",
+        "norm",
+        aiter("rmsnorm", calls=("norm_static",)),
+        *(alike(3, *HALVES), whole_rows(2), _block(1), _scale(3), float8),
+        priority=_SECOND,
+    ),
+    _row("add_rms_norm_pad", "norm", aiter("rmsnorm", calls=("norm_pad",)), alike(3, *HALVES), whole_rows(2)),
+    _row("dual_rms_norm", "norm", aiter("rmsnorm", calls=("dual_norm",)), alike(3, *HALVES), two_parts, _PART_SIZES),
+    _row("silu_and_mul", "activation", aiter("linear", calls=("silu",)), alike(1, *HALVES), _width(0, half=True)),
     _row(
         "silu_and_mul_quantize_dynamic",
         "activation",
-        aiter("linear"),
-        alike(1, *_HALVES),
-        _width(0, half=True),
-        _dynamic(True),
+        aiter("linear", calls=("silu_dynamic",)),
+        *(alike(1, *HALVES), _width(0, half=True), _dynamic(True)),
     ),
-    _row("rotary_kv_write", "rotary", aiter("triton_rope"), _heads),
+    _row(
+        "silu_and_mul_quantize_static",
+        "activation",
+        aiter("linear", calls=("silu_static",)),
+        *(alike(1, *HALVES), _block(2), _scale(1), float8),
+        priority=_SECOND,
+    ),
+    _row("rotary_kv_write", "rotary", aiter("triton_rope", calls=("rotary_write",)), _heads),
+    _row("scaled_linear", "linear", aiter("linear", calls=("gemm_rows", "gemm_blocks")), product),
+    _row("moe", "moe", aiter("moe", calls=_ROUTING), experts, routing, pack="kernels_rocm.moe:pack"),
+    _row(
+        "attention",
+        "attention",
+        aiter("unified_attention", calls=("attention",)),
+        *(cached, attends),
+        priority=_SECOND,
+    ),
+    _row(
+        "attention_quantize_static",
+        "attention",
+        aiter("unified_attention", calls=("attention_static",)),
+        *(cached_alike, float8, attends),
+        priority=_SECOND,
+    ),
     _row("all_reduce_add_rms_norm", "collective", _REDUCE, *_SUM, _reduces),
-    _row("all_reduce_rms_norm", "collective", _REDUCE, alike(2, *_HALVES), whole_rows(1), _width(1), _reduces),
+    _row("all_reduce_rms_norm", "collective", _REDUCE, alike(2, *HALVES), whole_rows(1), _width(1), _reduces),
 )
 """The library's rows lead the portable ones by priority; where they refuse a call, those take it. It starts at CDNA 3:
 on older and on graphics families the portable rows stand alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernels_rocm.calls import CALLS
 from platforms.contract import DeviceProfile, Facts, Predicate, Verdict, all_of, family, library
 
 CDNA = ("cdna3", "cdna4")
@@ -20,8 +21,27 @@ def unless_refused(name: str) -> Predicate:
     return check
 
 
-def aiter(part: str, minimum: str = "") -> Predicate:
-    """AITER, at least at version ``minimum``, may serve this part: the word of its variable, such as ``rmsnorm``."""
+def aiter(part: str, minimum: str = "", calls: tuple[str, ...] = ()) -> Predicate:
+    """AITER, at least at version ``minimum``, may serve this part: the word of its variable, such as ``rmsnorm``.
+    ``calls``: names in ``CALLS`` whose releases it takes, too."""
     return all_of(
-        library("aiter", minimum), family(*CDNA), unless_refused("use_aiter"), unless_refused(f"use_aiter_{part}")
+        library("aiter", minimum),
+        *(_released(name) for name in calls),
+        family(*CDNA),
+        unless_refused("use_aiter"),
+        unless_refused(f"use_aiter_{part}"),
     )
+
+
+def _released(name: str) -> Predicate:
+    """A release that takes what is passed. Where the version is unknown, what it declares decides at first touch."""
+    call = CALLS[name]
+    known = library("aiter", call.since)
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        if profile.libraries.get("aiter") == "unknown":
+            return Verdict(True, f"version unknown; {call.name} is looked at before it is called")
+        found = known(profile, facts)
+        return found if found else Verdict(False, f"{found.reason}, for {call.name}")
+
+    return check

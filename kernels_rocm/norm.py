@@ -53,6 +53,20 @@ def add_rms_norm_quantize_dynamic(
     return stored, scales, total
 
 
+def rms_norm_quantize_static(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, eps: float, storage: str
+) -> torch.Tensor:
+    """As the fused op, for 8-bit floats. The normed row is rounded to its own type first, as apart from each other."""
+    return _static(x, None, weight, scale, eps, storage)[0]
+
+
+def add_rms_norm_quantize_static(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, eps: float, storage: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the fused op, for 8-bit floats. What is normed is the sum before it is rounded."""
+    return _static(x, y, weight, scale, eps, storage)
+
+
 def add_rms_norm_pad(
     x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, eps: float, multiple: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,3 +96,21 @@ def _outputs(x: torch.Tensor, storage: str, columns: int, power_of_two: bool) ->
     shape = (*x.shape[:-1], width // (columns or width))
     stored = torch.empty(x.shape, dtype=getattr(torch, storage), device=x.device)
     return stored, torch.empty(shape, dtype=torch.float32, device=x.device)
+
+
+def _static(
+    x: torch.Tensor, y: torch.Tensor | None, weight: torch.Tensor, scale: torch.Tensor, eps: float, storage: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if not len(x):
+        return torch.empty(x.shape, dtype=getattr(torch, storage), device=x.device), torch.empty_like(x)
+    stored, _, _, total = invoke(
+        "norm_static",
+        inp1=x,
+        inp1_weight=weight,
+        inp1_epsilon=eps,
+        inp1_scale=scale,
+        dtype_quant=getattr(torch, storage),
+        res1=y,
+        rmsnorm_convert_to_inp1_type=True,
+    )
+    return stored, total

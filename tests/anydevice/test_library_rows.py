@@ -1,4 +1,4 @@
-"""Rows that call a vendor's library: what they ask of it, and that they give what the op's reference gives."""
+"""Rows that call FlashInfer: what they ask of it, and that they give what the op's reference gives."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch.distributed as dist
 
 import kernels_cuda.collective
 import kernels_cuda.library
-import kernels_rocm.collective
-import kernels_rocm.library
 from engine.bind import load_target
 from engine.fusion import RULES, all_ops
 from engine.ops import Case
@@ -19,27 +17,22 @@ from engine.ops.collective import open_group
 from engine.ops.compare import as_tuple, specs_of
 from engine.plan.kernels import call_facts
 from kernels_cuda.manifest import KERNELS as CUDA
-from kernels_rocm.manifest import KERNELS as ROCM
 from platforms.cuda.targets import TARGETS as CUDA_TARGETS
-from platforms.rocm.targets import TARGETS as ROCM_TARGETS
-from tests.library_stand_ins import install_aiter, install_flashinfer
+from tests.library_stand_ins import install_flashinfer
 
 OPS = all_ops(RULES)
 EPS = {"eps": 1e-5}
-FN, FNUZ = {"storage": "float8_e4m3fn"}, {"storage": "float8_e4m3fnuz"}
-PER_ROW, GROUPS = ({"columns": columns, "power_of_two": False} for columns in (0, 32))
-HEADS = {"tokens": 5, "heads": 4, "kv_heads": 2, "blocks": 5, "page": 4}
+FN = {"storage": "float8_e4m3fn"}
 
 
 def rows(table, name):
     return {row.op: row for row in table if row.name == name}
 
 
-FLASHINFER, AITER = rows(CUDA, "flashinfer"), rows(ROCM, "aiter")
-TABLES = {"flashinfer": FLASHINFER, "aiter": AITER}
-PROFILES = {"flashinfer": CUDA_TARGETS["sm_90"], "aiter": ROCM_TARGETS["gfx942"]}
+FLASHINFER = rows(CUDA, "flashinfer")
+TABLES, PROFILES = {"flashinfer": FLASHINFER}, {"flashinfer": CUDA_TARGETS["sm_90"]}
 SINGLE = ("all_reduce_add_rms_norm", "all_reduce_rms_norm")
-"""Rows of the one library that take float32 too."""
+"""Rows that take float32 too."""
 
 CASES = [
     ("flashinfer", "rms_norm", {"tokens": 7, "hidden": 127}, EPS),
@@ -54,18 +47,6 @@ CASES = [
         {"tokens": 1, "hidden": 64},
         {**EPS, **FN, "group": "tp"},
     ),
-    ("aiter", "rms_norm", {"tokens": 5, "hidden": 64}, EPS),
-    ("aiter", "rms_norm_quantize_dynamic", {"tokens": 5, "hidden": 64}, {**EPS, **FNUZ, **PER_ROW}),
-    ("aiter", "rms_norm_quantize_dynamic", {"tokens": 5, "hidden": 64}, {**EPS, **FNUZ, **GROUPS}),
-    ("aiter", "rms_norm_quantize_dynamic", {"tokens": 5, "hidden": 64}, {**EPS, "storage": "int8", **PER_ROW}),
-    ("aiter", "add_rms_norm_quantize_dynamic", {"tokens": 5, "hidden": 64}, {**EPS, **FNUZ, **GROUPS}),
-    ("aiter", "add_rms_norm_pad", {"tokens": 3, "hidden": 72}, {**EPS, "multiple": 128}),
-    ("aiter", "dual_rms_norm", {"tokens": 3}, {**EPS, "sizes": (96, 64, 8)}),
-    ("aiter", "silu_and_mul", {"tokens": 5, "hidden": 64}, {}),
-    ("aiter", "silu_and_mul_quantize_dynamic", {"tokens": 5, "hidden": 64}, {**FNUZ, **GROUPS}),
-    ("aiter", "rotary_kv_write", HEADS, {"head_dim": 16}),
-    ("aiter", "all_reduce_add_rms_norm", {"tokens": 5, "hidden": 64}, {**EPS, "group": "tp"}),
-    ("aiter", "all_reduce_rms_norm", {"tokens": 5, "hidden": 64}, {**EPS, "group": "tp"}),
 ]
 
 
@@ -73,22 +54,17 @@ CASES = [
 def nothing_remembered():
     """Each test finds the library it installed, and none after it does."""
     yield
-    for module in (kernels_cuda.library, kernels_rocm.library):
-        module.function.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "aiter"]:
-        del sys.modules[name]
+    kernels_cuda.library.function.cache_clear()
 
 
 @pytest.fixture
 def libraries(monkeypatch, tmp_path):
-    """Both libraries stand in, and a group of one rank has the name that programs use."""
+    """The library stands in, and a group of one rank has the name that programs use."""
     install_flashinfer(monkeypatch)
-    install_aiter(monkeypatch, tmp_path)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     open_group("tp", dist.group.WORLD)
     yield
-    for module in (kernels_cuda.collective, kernels_rocm.collective):
-        module.close()
+    kernels_cuda.collective.close()
     open_group("tp", None)
     dist.destroy_process_group()
 
@@ -132,7 +108,7 @@ def test_a_library_row_gives_what_the_reference_gives(libraries, library, op, si
         assert at in OPS[op].mutates or torch.equal(after, before), f"input {at} of {op} was written"
 
 
-@pytest.mark.parametrize("row", [FLASHINFER["rms_norm"], AITER["rms_norm"]], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [FLASHINFER["rms_norm"]], ids=lambda row: row.name)
 @pytest.mark.parametrize("tokens", [0, 1, 5])
 def test_H_FUS_08_heads_are_normed_where_they_lie(libraries, row, tokens):
     """q of a packed qkv: heads of 16 in rows of 3 * 64."""
@@ -143,15 +119,12 @@ def test_H_FUS_08_heads_are_normed_where_they_lie(libraries, row, tokens):
 
 
 def test_every_library_row_is_run_above():
-    assert {(library, op) for library, op, *_ in CASES} == {
-        *(("flashinfer", op) for op in FLASHINFER),
-        *(("aiter", op) for op in AITER),
-    }
+    assert {op for _, op, *_ in CASES} == set(FLASHINFER)
 
 
 @pytest.mark.parametrize(("library", "op", "sizes", "attributes"), CASES, ids=lambda value: str(value)[:40])
 def test_H_FUS_03_a_weight_of_another_type_is_refused(library, op, sizes, attributes):
-    """A row says yes to types it declares only; both libraries read a weight as if it had the activation's type."""
+    """A row says yes to types it declares only; the library reads a weight as if it had the activation's type."""
     row, profile = TABLES[library][op], PROFILES[library]
     inputs = inputs_of(op, sizes, attributes)
     weights = [at for at in OPS[op].weights if inputs[at].dtype == torch.bfloat16]
@@ -163,18 +136,6 @@ def test_H_FUS_03_a_weight_of_another_type_is_refused(library, op, sizes, attrib
     assert bool(row.accepts(profile, facts_of(wide, attributes))) is (library == "flashinfer" and op in SINGLE)
 
 
-def test_H_FUS_06_scales_of_powers_of_two_are_refused_by_kernels_without_them(libraries):
-    dynamic = [(op, sizes, attributes) for _, op, sizes, attributes in CASES if "columns" in attributes]
-    assert {op for op, *_ in dynamic} == {op for op in AITER if op.endswith("_dynamic")}
-    for op, sizes, attributes in dynamic:
-        wanted = {**attributes, "power_of_two": True}
-        inputs = inputs_of(op, sizes, attributes)
-        verdict = AITER[op].accepts(PROFILES["aiter"], facts_of(inputs, wanted))
-        assert not verdict and "powers of two" in verdict.reason
-        with pytest.raises(ValueError, match="powers of two"):
-            load_target(AITER[op].target)(*inputs, **wanted)
-
-
 def test_H_FUS_05_a_scale_divides(libraries):
     x, weight, scale = torch.ones(1, 8, dtype=torch.bfloat16), torch.ones(8, dtype=torch.bfloat16), torch.tensor([0.5])
     call = load_target(FLASHINFER["rms_norm_quantize_static"].target)
@@ -182,7 +143,7 @@ def test_H_FUS_05_a_scale_divides(libraries):
     assert stored.float().tolist() == [[2.0] * 8] and (stored.float() * scale).tolist() == [[1.0] * 8]
 
 
-@pytest.mark.parametrize("row", [FLASHINFER["all_reduce_rms_norm"], AITER["all_reduce_rms_norm"]], ids=lambda r: r.name)
+@pytest.mark.parametrize("row", [FLASHINFER["all_reduce_rms_norm"]], ids=lambda r: r.name)
 def test_H_FUS_02_a_norm_without_a_residual_reads_no_leftovers(libraries, row):
     x, weight = torch.randn(3, 64).bfloat16(), torch.randn(64).bfloat16()
     call = load_target(row.target)
@@ -207,36 +168,10 @@ def test_a_workspace_is_made_once_grows_and_is_given_back(libraries):
     kernels_cuda.collective.close("tp")
 
 
-def test_a_communicator_is_made_once_and_given_back(libraries):
-    call = load_target(AITER["all_reduce_rms_norm"].target)
-    for tokens in (4, 90):
-        call(torch.ones(tokens, 64).bfloat16(), torch.ones(64).bfloat16(), group="tp", eps=1e-6)
-    made = sys.modules["aiter.dist.device_communicators.custom_all_reduce"].CustomAllreduce.made
-    assert [(row.max_size, row.closed) for row in made] == [(128 << 20, False)]
-    kernels_rocm.collective.close()
-    assert made[0].closed
-
-
 def test_a_group_that_nobody_named_is_told(libraries):
-    for row in (FLASHINFER["all_reduce_rms_norm"], AITER["all_reduce_rms_norm"]):
+    for row in (FLASHINFER["all_reduce_rms_norm"],):
         with pytest.raises(RuntimeError, match="nobody"):
             load_target(row.target)(torch.ones(4, 64).bfloat16(), torch.ones(64).bfloat16(), group="nobody", eps=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("(input, weight, epsilon,", "(input, weight, eps,", "unknown there: \\['epsilon'\\]"),
-        ("(input, weight, epsilon,", "(input, weight, epsilon, gemma,", "not given: \\['gemma'\\]"),
-        ("def rms_norm(", "def rms_norm_2(", "has no rms_norm"),
-    ],
-)
-def test_an_installed_version_that_declares_something_else_is_told_before_the_call(
-    monkeypatch, tmp_path, old, new, said
-):
-    install_aiter(monkeypatch, tmp_path, {old: new})
-    with pytest.raises(RuntimeError, match=said):
-        load_target(AITER["rms_norm"].target)(torch.ones(1, 8).bfloat16(), torch.ones(8).bfloat16(), eps=1e-6)
 
 
 def test_a_library_that_cannot_be_imported_is_told(monkeypatch):

@@ -1,0 +1,321 @@
+"""Rows that call AITER: what they ask of it, and that they give what the op's reference gives. The library stands in;
+that the stand-in declares what the library does, ``tests/pure/test_aiter_record.py`` holds."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import kernels_rocm.collective
+import kernels_rocm.library
+from engine.bind import load_target
+from engine.fusion import RULES, all_ops
+from engine.ops import Case
+from engine.ops.collective import open_group
+from engine.ops.compare import as_tuple, specs_of, with_packed
+from engine.plan.kernels import call_facts
+from kernels_rocm.manifest import KERNELS
+from platforms.rocm.targets import TARGETS
+from tests.aiter_stand_ins import install_aiter
+
+OPS = all_ops(RULES)
+ROWS = {row.op: row for row in KERNELS if row.name == "aiter"}
+PROFILE = TARGETS["gfx942"]
+EPS, FNUZ = {"eps": 1e-5}, {"storage": "float8_e4m3fnuz"}
+PER_ROW, GROUPS = ({"columns": columns, "power_of_two": False} for columns in (0, 32))
+HEADS = {"tokens": 5, "heads": 4, "kv_heads": 2, "blocks": 5, "page": 4}
+SIZES = {"tokens": 5, "hidden": 64}
+MIX = {"tokens": 5, "hidden": 128, "inner": 128, "experts": 16}
+PLAIN = {"scoring": "softmax", "renormalize": True, "scaling": 1.0, "groups": 1, "top_groups": 1}
+BATCH = {"tokens": 11, "requests": 3, "blocks": 9, "page": 16, "heads": 4, "kv_heads": 2}
+ATTENDS = {"heads": 4, "kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": None}
+PRODUCT = {"tokens": 3, "hidden": 256, "out": 128, "bias": 0}
+FN8, INT8 = 1, 2
+"""Places of the device's two 8-bit types among the op's storages."""
+
+
+def attending(**more):
+    """With the attributes that the op has."""
+    known = OPS["attention"].attributes
+    return {**{name: 0.0 for name in known if name == "softcap"}, **ATTENDS, **more}
+
+
+CASES = [
+    ("rms_norm", SIZES, EPS),
+    ("rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **PER_ROW}),
+    ("rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **GROUPS}),
+    ("rms_norm_quantize_dynamic", SIZES, {**EPS, "storage": "int8", **PER_ROW}),
+    ("add_rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **GROUPS}),
+    ("rms_norm_quantize_static", {"tokens": 3, "hidden": 769}, {**EPS, **FNUZ}),
+    ("add_rms_norm_quantize_static", SIZES, {**EPS, **FNUZ}),
+    ("add_rms_norm_pad", {"tokens": 3, "hidden": 72}, {**EPS, "multiple": 128}),
+    ("dual_rms_norm", {"tokens": 3}, {**EPS, "sizes": (96, 64, 8)}),
+    ("silu_and_mul", SIZES, {}),
+    ("silu_and_mul_quantize_dynamic", SIZES, {**FNUZ, **GROUPS}),
+    ("silu_and_mul_quantize_static", {"tokens": 3, "hidden": 769}, FNUZ),
+    ("rotary_kv_write", HEADS, {"head_dim": 16}),
+    ("all_reduce_add_rms_norm", SIZES, {**EPS, "group": "tp"}),
+    ("all_reduce_rms_norm", SIZES, {**EPS, "group": "tp"}),
+    *(
+        (
+            "scaled_linear",
+            {**PRODUCT, "storage": storage, "scaling": how, "bias": bias},
+            {"result": kind, "block": None},
+        )
+        for storage, how, bias, kind in [
+            *((FN8, 0, 0, "bfloat16"), (FN8, 1, 1, "bfloat16"), (INT8, 0, 1, "bfloat16"), (INT8, 1, 0, "float16")),
+        ]
+    ),
+    ("scaled_linear", {**PRODUCT, "storage": FN8, "scaling": 2}, {"result": "bfloat16", "block": (128, 128)}),
+    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 2}),
+    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 3, "renormalize": False, "scaling": 2.5}),
+    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 3, "groups": 4, "top_groups": 2, "scaling": 16.0}),
+    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 3, "scoring": "sigmoid", "renormalize": False}),
+    ("moe", {**MIX, "bias": 1}, {**PLAIN, "top_k": 4, "scoring": "sigmoid", "scaling": 2.5}),
+    (
+        "moe",
+        {**MIX, "experts": 32, "bias": 1},
+        {**PLAIN, "top_k": 4, "scoring": "sigmoid", "groups": 8, "top_groups": 2},
+    ),
+    ("attention", BATCH, attending()),
+    ("attention", BATCH, attending(window=3)),
+    ("attention", {**BATCH, "tokens": 13, "requests": 5}, attending(head_dim=80)),
+    ("attention", {**BATCH, "flavour": 1}, attending()),
+    ("attention_quantize_static", {**BATCH, "tokens": 13, "requests": 5}, {**attending(), **FNUZ}),
+]
+NAMES = [f"{op}-{at}" for at, (op, *_) in enumerate(CASES)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    """Each test finds the library it installed, and none after it does."""
+    yield
+    kernels_rocm.library.function.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "aiter"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def library(monkeypatch, tmp_path):
+    """The library stands in, and a group of one rank has the name that programs use."""
+    install_aiter(monkeypatch, tmp_path)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    open_group("tp", dist.group.WORLD)
+    yield
+    kernels_rocm.collective.close()
+    open_group("tp", None)
+    dist.destroy_process_group()
+
+
+def inputs_of(op, sizes, attributes):
+    return OPS[op].inputs(Case(sizes, attributes), "bfloat16", torch.Generator().manual_seed(3))
+
+
+def facts_of(inputs, attributes, ranks=2):
+    return {**attributes, **call_facts(specs_of(inputs)), "tensor_parallel_size": ranks}
+
+
+def strided(x):
+    """The same values with a gap between the rows."""
+    if x.dim() != 2:
+        return x
+    wide = x.new_full((len(x), x.shape[1] + 8), 1 if not x.is_floating_point() else float("nan"))
+    wide[:, : x.shape[1]] = x
+    return wide[:, : x.shape[1]]
+
+
+def run(op, inputs, attributes):
+    row = ROWS[op]
+    given = with_packed(OPS[op], load_target(row.pack), inputs, attributes) if row.pack else inputs
+    return as_tuple(load_target(row.target)(*given, **attributes))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "H_FUS_08_strided"])
+@pytest.mark.parametrize(("op", "sizes", "attributes"), CASES, ids=NAMES)
+def test_a_row_gives_what_the_reference_gives(library, op, sizes, attributes, layout):
+    row = ROWS[op]
+    inputs = inputs_of(op, sizes, attributes)
+    facts = facts_of(inputs, attributes)
+    for verdict in (row.needs(PROFILE, facts), row.accepts(PROFILE, facts)):
+        assert verdict, verdict.reason
+    expected = as_tuple(OPS[op].reference(*(x.clone() for x in inputs), **attributes))
+    given = [x.clone() for x in inputs]
+    if layout != "contiguous":
+        given = [x if at in OPS[op].mutates else strided(x) for at, x in enumerate(given)]
+    found = run(op, given, attributes)
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        relative, absolute = OPS[op].bound("bfloat16", str(want.dtype).removeprefix("torch."))
+        torch.testing.assert_close(got.double(), want.double(), rtol=2 * relative + 1e-6, atol=2 * absolute + 1e-6)
+    for at, (after, before) in enumerate(zip(given, inputs, strict=True)):
+        assert at in OPS[op].mutates or torch.equal(after, before), f"input {at} of {op} was written"
+
+
+def test_every_row_is_run_above():
+    assert {op for op, *_ in CASES} == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    "op", ["scaled_linear", "moe", "attention", "rms_norm_quantize_static", "silu_and_mul_quantize_static"]
+)
+def test_a_step_without_tokens_asks_nothing_of_the_library(monkeypatch, op):
+    """A launch of no blocks is an error, and what the library does of it is not said."""
+    monkeypatch.setitem(sys.modules, "aiter", None)
+    _, sizes, attributes = next(case for case in CASES if case[0] == op)
+    inputs = inputs_of(op, sizes, attributes)
+    rows = {"moe": (0, 1)}.get(op, (0,))
+    empty = [x[:0] if at in rows else x for at, x in enumerate(inputs)]
+    if op == "attention":
+        empty[3], empty[4] = torch.zeros_like(empty[3]), torch.zeros_like(empty[4])
+    for found in as_tuple(load_target(ROWS[op].target)(*empty, **attributes)):
+        assert len(found) == 0
+
+
+@pytest.mark.parametrize(("op", "sizes", "attributes"), CASES, ids=NAMES)
+def test_H_FUS_03_a_weight_of_another_type_is_refused(op, sizes, attributes):
+    """A row says yes to types it declares only: the library reads a weight as if it had the activation's type."""
+    row, inputs = ROWS[op], inputs_of(op, sizes, attributes)
+    for at in OPS[op].weights:
+        if at < len(inputs) and inputs[at].dtype == torch.bfloat16:
+            mixed = [x.float() if spot == at else x for spot, x in enumerate(inputs)]
+            verdict = row.accepts(PROFILE, facts_of(mixed, attributes))
+            assert not verdict and "float32" in verdict.reason
+    wide = [x.float() if x.dtype == torch.bfloat16 else x for x in inputs]
+    result = {"result": "float32"} if op == "scaled_linear" else {}
+    assert not row.accepts(PROFILE, facts_of(wide, {**attributes, **result}))
+
+
+def test_H_FUS_06_scales_of_powers_of_two_are_refused_by_kernels_without_them(library):
+    dynamic = [case for case in CASES if "columns" in case[2]]
+    assert {op for op, *_ in dynamic} == {op for op in ROWS if op.endswith("_dynamic")}
+    for op, sizes, attributes in dynamic:
+        wanted = {**attributes, "power_of_two": True}
+        inputs = inputs_of(op, sizes, attributes)
+        verdict = ROWS[op].accepts(PROFILE, facts_of(inputs, wanted))
+        assert not verdict and "powers of two" in verdict.reason
+        with pytest.raises(ValueError, match="powers of two"):
+            load_target(ROWS[op].target)(*inputs, **wanted)
+
+
+def test_H_FUS_05_a_scale_divides(library):
+    x, weight, scale = torch.ones(1, 8).bfloat16(), torch.ones(8).bfloat16(), torch.tensor([0.5])
+    stored = load_target(ROWS["rms_norm_quantize_static"].target)(x, weight, scale, eps=0.0, **FNUZ)
+    assert stored.float().tolist() == [[2.0] * 8]
+    gated = load_target(ROWS["silu_and_mul_quantize_static"].target)(torch.full((1, 2), 8.0).bfloat16(), scale, **FNUZ)
+    assert gated.float().tolist() == [[128.0]]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_H_FUS_08_heads_are_normed_where_they_lie(library, tokens):
+    """q of a packed qkv: heads of 16 in rows of 3 * 64."""
+    packed, weight = torch.randn(tokens, 192).bfloat16(), torch.randn(16).bfloat16()
+    found = load_target(ROWS["rms_norm"].target)(packed[:, :64], weight, eps=1e-6)
+    expected = OPS["rms_norm"].reference(packed[:, :64].contiguous(), weight, eps=1e-6)
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=0)
+
+
+def test_H_FUS_02_a_norm_without_a_residual_reads_no_leftovers(library):
+    x, weight = torch.randn(3, 64).bfloat16(), torch.randn(64).bfloat16()
+    call = load_target(ROWS["all_reduce_rms_norm"].target)
+    found = []
+    for _ in range(20):
+        leftovers = torch.full((4096, 64), float("nan"), dtype=torch.bfloat16)
+        del leftovers
+        found.append(call(x, weight, group="tp", eps=1e-6))
+    normed, total = found[0]
+    assert torch.equal(total, x) and normed.isfinite().all()
+    assert all(torch.equal(a, normed) and torch.equal(b, total) for a, b in found)
+
+
+def test_a_communicator_is_made_once_and_given_back(library):
+    call = load_target(ROWS["all_reduce_rms_norm"].target)
+    for tokens in (4, 90):
+        call(torch.ones(tokens, 64).bfloat16(), torch.ones(64).bfloat16(), group="tp", eps=1e-6)
+    made = sys.modules["aiter.dist.device_communicators.custom_all_reduce"].CustomAllreduce.made
+    assert [(row.max_size, row.closed) for row in made] == [(128 << 20, False)]
+    kernels_rocm.collective.close()
+    assert made[0].closed
+
+
+def test_a_group_that_nobody_named_is_told(library):
+    with pytest.raises(RuntimeError, match="nobody"):
+        call = load_target(ROWS["all_reduce_rms_norm"].target)
+        call(torch.ones(4, 64).bfloat16(), torch.ones(64).bfloat16(), group="nobody", eps=1e-6)
+
+
+def test_experts_keep_their_order_through_what_drops_an_attribute(library):
+    """A copy, a view or a move to the device loses ``is_shuffled``, and the library then runs another kernel."""
+    _, sizes, attributes = next(case for case in CASES if case[0] == "moe")
+    inputs = inputs_of("moe", sizes, attributes)
+    packed = with_packed(OPS["moe"], load_target(ROWS["moe"].pack), inputs, attributes)
+    copied = [x.clone() for x in packed]
+    assert packed[2].is_shuffled and not hasattr(copied[2], "is_shuffled")
+    found = load_target(ROWS["moe"].target)(*copied, **attributes)
+    expected = OPS["moe"].reference(*inputs, **attributes)
+    relative, absolute = OPS["moe"].bound("bfloat16", "bfloat16")
+    torch.testing.assert_close(found, expected, rtol=2 * relative, atol=2 * absolute)
+
+
+# A library that is there, and not what the rows were written for. Each row is judged alone.
+def unusable(op):
+    """What a row of the installed library says when it is first touched."""
+    _, sizes, attributes = next(case for case in CASES if case[0] == op)
+    inputs = inputs_of(op, sizes, attributes)
+    with pytest.raises(RuntimeError) as found:
+        run(op, inputs, attributes)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("(input, weight, epsilon,", "(input, weight, eps,", "unknown there: ['epsilon']"),
+        ("(input, weight, epsilon,", "(input, weight, epsilon, gemma,", "not given: ['gemma']"),
+        ("def rms_norm(", "def rms_norm_2(", "has no rms_norm"),
+    ],
+)
+def test_a_version_that_declares_something_else_turns_off_one_row(monkeypatch, tmp_path, old, new, said):
+    install_aiter(monkeypatch, tmp_path, {old: new})
+    assert said in unusable("rms_norm")
+    _, sizes, attributes = next(case for case in CASES if case[0] == "rms_norm_quantize_dynamic")
+    assert (
+        len(run("rms_norm_quantize_dynamic", inputs_of("rms_norm_quantize_dynamic", sizes, attributes), attributes))
+        == 2
+    )
+
+
+@pytest.mark.parametrize(
+    "error", ["RuntimeError('no ROCm version file')", "KeyError('gfx')", "ImportError('libamdhip64')"]
+)
+@pytest.mark.parametrize("op", sorted(ROWS))
+def test_a_library_whose_import_fails_is_told(monkeypatch, tmp_path, op, error):
+    """Without a working ROCm it raises other errors than ImportError."""
+    (tmp_path / "aiter").mkdir()
+    (tmp_path / "aiter" / "__init__.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = unusable(op)
+    assert "cannot be loaded" in said and error.partition("(")[0] in said and "repair the library" in said
+
+
+@pytest.mark.parametrize("op", sorted(ROWS))
+def test_a_library_without_a_module_of_its_own_is_told(monkeypatch, tmp_path, op):
+    """A package of another author has the same name; a version may lack the file that holds a kernel."""
+    (tmp_path / "aiter").mkdir()
+    (tmp_path / "aiter" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "ModuleNotFoundError" in unusable(op)
+
+
+def test_a_module_without_source_is_told(monkeypatch):
+    """Then nothing says what a call would do, and a wrong one may end the process."""
+    for name in ("aiter", "aiter.ops", "aiter.ops.rmsnorm"):
+        module = types.ModuleType(name)
+        module.__path__ = []
+        module.rms_norm = lambda **given: None
+        monkeypatch.setitem(sys.modules, name, module)
+    assert "no source to compare with" in unusable("rms_norm")
