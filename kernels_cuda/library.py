@@ -8,27 +8,37 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from kernels_cuda.calls import CALLS
+
+
+def call(target: str, *receiver: Any, **given: Any) -> Any:
+    """Call a target of ``CALLS`` with its keywords, a method on ``receiver``. Raises ``RuntimeError`` as ``function``,
+    ``TypeError`` for keywords that are not those of the table."""
+    if given.keys() != set(CALLS[target]):
+        raise TypeError(f"{target} is called with {sorted(given)}, the table has {sorted(CALLS[target])}")
+    return function(target)(*receiver, **given)
+
 
 @cache
-def function(module: str, name: str, *keywords: str) -> Callable[..., Any]:
-    """The library's function, to be called with exactly ``keywords``. Raises ``RuntimeError`` where it cannot be
-    imported, does not take one of them, or wants an argument that is not among them."""
-    asked = f"{module}.{name}({', '.join(keywords)})"
+def function(target: str) -> Callable[..., Any]:
+    """What stands behind a target of ``CALLS``. Raises ``RuntimeError`` where it cannot be imported, does not take one
+    of the table's keywords, or wants an argument that is not among them."""
+    keywords = CALLS[target]
+    asked = f"{target.replace(':', '.')}({', '.join(keywords)})"
+    module, _, path = target.partition(":")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise RuntimeError(f"{asked} cannot be loaded: {type(error).__name__}: {error}; repair the library") from error
-    known = inspect.signature(found).parameters
-    wanted = [
-        row.name
-        for row in known.values()
-        if row.default is row.empty and row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
-    ]
-    unknown = [name for name in keywords if name not in known]
-    missing = [name for name in wanted if name not in keywords]
+    known = list(inspect.signature(found).parameters.values())[path.count(".") :]
+    named = [row for row in known if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)]
+    unknown = [name for name in keywords if name not in [row.name for row in named]]
+    missing = [row.name for row in named if row.default is row.empty and row.name not in keywords]
     if unknown or missing:
         raise RuntimeError(
-            f"{asked}: the installed version takes ({', '.join(known)}); unknown there: {unknown or 'none'}, "
-            f"not given: {missing or 'none'}. Install a version that this row was written for."
+            f"{asked}: the installed version takes ({', '.join(row.name for row in known)}); unknown there: "
+            f"{unknown or 'none'}, not given: {missing or 'none'}. Install a version that this row was written for."
         )
     return found

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
 from kernels_triton.calls import alike, columns, whole_rows
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact, feature, library
 
 _HALVES = ("float16", "bfloat16")
-_FLASHINFER = all_of(library("flashinfer"), feature("copy.async"))
+
+
+def _known(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """A version before the first whose signatures nobody compared."""
+    found = profile.libraries.get("flashinfer", "")
+    later = library("flashinfer", BELOW)(profile, facts)
+    return Verdict(not later, f"flashinfer {found}{'' if not later else f', needs one before {BELOW}'}")
+
+
+_FLASHINFER = all_of(library("flashinfer", MINIMUM), _known, feature("copy.async"))
 """It starts at Ampere."""
 
 _REDUCE_BLOCK = 1024 * 8

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from kernels_cuda.library import function
+from kernels_cuda.library import call
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
     """As the op, for 16-bit types. Rows may be strided; a row holds one or several runs of ``len(weight)``."""
-    call = function("flashinfer.norm", "rmsnorm", "input", "weight", "eps", "out")
     rows = _dense(x)
     run = weight.shape[0]
     rows = rows if rows.shape[-1] == run else rows.reshape(len(x), x.shape[-1] // run, run)
     out = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
-    call(input=rows, weight=weight, eps=eps, out=out)
+    call("flashinfer.norm:rmsnorm", input=rows, weight=weight, eps=eps, out=out)
     return out.view(x.shape)
 
 
@@ -22,9 +21,8 @@ def rms_norm_quantize_static(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, eps: float, storage: str
 ) -> torch.Tensor:
     """As the fused op, for 8-bit floats. ``scale``: float32 [1]; the result is divided by it."""
-    call = function("flashinfer.norm", "rmsnorm_quant", "out", "input", "weight", "scale", "eps")
     out = torch.empty(x.shape, dtype=getattr(torch, storage), device=x.device)
-    call(out=out, input=_dense(x), weight=weight, scale=scale, eps=eps)
+    call("flashinfer.norm:rmsnorm_quant", out=out, input=_dense(x), weight=weight, scale=scale, eps=eps)
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -180,3 +181,42 @@ def test_a_library_that_cannot_be_imported_is_told(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(RuntimeError, match=f"{name}.* cannot be loaded: .*repair the library"):
             load_target(row.target)(torch.ones(1, 8).bfloat16(), torch.ones(8).bfloat16(), eps=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("", "not installed"),
+        ("0.6.13", "flashinfer 0.6.13 < 0.7.4"),
+        ("0.8.0", "needs one before 0.8"),
+        ("unknown", "flashinfer unknown < 0.7.4"),
+        ("0.7.12", ""),
+    ],
+)
+def test_a_library_that_is_absent_too_old_or_too_new_is_a_verdict(version, said):
+    profile = replace(PROFILES["flashinfer"], libraries={"flashinfer": version} if version else {})
+    for row in FLASHINFER.values():
+        verdict = row.needs(profile, {})
+        assert bool(verdict) is (not said) and said in verdict.reason
+
+
+@pytest.mark.parametrize("missing", ["rmsnorm", "rmsnorm_quant"])
+def test_a_library_that_lacks_a_function_turns_off_that_row_alone(libraries, monkeypatch, missing):
+    """First touch calls it, and records what it said."""
+    monkeypatch.delattr(sys.modules["flashinfer.norm"], missing)
+    x, weight, scale = torch.randn(2, 8).bfloat16(), torch.ones(8).bfloat16(), torch.ones(1)
+    calls = {
+        "rmsnorm": lambda: load_target(FLASHINFER["rms_norm"].target)(x, weight, eps=1e-6),
+        "rmsnorm_quant": lambda: load_target(FLASHINFER["rms_norm_quantize_static"].target)(
+            x, weight, scale, eps=1e-6, **FN
+        ),
+    }
+    with pytest.raises(RuntimeError, match=f"{missing}.*cannot be loaded: AttributeError.*repair the library"):
+        calls.pop(missing)()
+    for call in calls.values():
+        call()
+
+
+def test_a_call_with_other_keywords_than_the_table_is_a_fault_of_the_row():
+    with pytest.raises(TypeError, match="the table has"):
+        kernels_cuda.library.call("flashinfer.norm:rmsnorm", input=None)
