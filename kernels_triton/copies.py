@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from kernels_triton.launch import block, jit, launch, rows, sixteens, warps_for, wide
+from kernels_triton.launch import WARPS, block, jit, launch, rows, sixteens, warps_for, wide
 
 Tensor = torch.Tensor
+
+FULL = WARPS[0][0]
+"""Elements from which every thread has 16 bytes to move."""
 
 
 @jit
@@ -62,7 +65,7 @@ def _gather(table: Tensor, which: Tensor) -> Tensor:
         (index.shape[0], -(-width // size)),
         *(source, index, out, source.stride(0), width),
         warps=warps_for(size),
-        WIDE=wide(width, source.stride(0)),
+        WIDE=size >= FULL and wide(width, source.stride(0)),
         BLOCK=size,
     )
     return out
@@ -89,7 +92,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
         (count, -(-width // size)),
         *(one, other, out, one.stride(0), other.stride(0), width),
         warps=warps_for(size),
-        WIDE=wide(width, one.stride(0), other.stride(0)),
+        WIDE=size >= FULL and wide(width, one.stride(0), other.stride(0)),
         BLOCK=size,
     )
     return out
