@@ -112,7 +112,9 @@ def cached(profile: DeviceProfile, facts: Facts) -> Verdict:
     dtypes, shapes = facts.get("call_dtypes", ()), facts.get("call_shapes", ())
     if len(dtypes) < 5 or dtypes[0] not in HALVES:
         return Verdict(False, f"queries of {' '.join(dtypes[:1]) or 'unknown type'}, needs float16 or bfloat16")
-    scales: tuple[Any, ...] = tuple(zip(dtypes[5:7], shapes[5:7], strict=True))
+    if len(dtypes) != len(shapes):
+        return Verdict(False, f"{len(dtypes)} types of {len(shapes)} inputs")
+    scales: tuple[Any, ...] = tuple(zip(dtypes[5:], shapes[5:], strict=True))
     if dtypes[1] == dtypes[0]:
         return Verdict(not scales, f"a cache of {dtypes[1]}" + (" with scales, which are not read" * bool(scales)))
     ok = FLOAT8.get(dtypes[1], "") in profile.features and scales in ((), (("float32", (1,)),) * 2)

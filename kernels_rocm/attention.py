@@ -70,11 +70,12 @@ def _given(
     window: int | None,
     softcap: float,
 ) -> dict[str, Any]:
+    rows = q if q.stride(-1) == 1 else q.contiguous()
     return {
-        "q": q.unflatten(-1, (-1, head_dim)),
+        "q": rows.view(len(q), -1, head_dim),
         "k": cache[0],
         "v": cache[1],
-        "out": out.unflatten(-1, (-1, head_dim)),
+        "out": out.view(len(q), -1, head_dim),
         "cu_seqlens_q": starts,
         # A batch of single tokens is one among others: with 1 the kernel takes row i for request i, padded or not.
         "max_seqlen_q": max(len(q), 2),
