@@ -18,6 +18,7 @@ FAILED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 COMMANDS = {
     "serve": "serve a model over HTTP",
     "explain": "print every decision about a model on a device, without loading either",
+    "kernels": "make kernels ahead of time, for devices that may be absent",
     "platforms": "print every installed platform, what it found here, and which would be chosen",
     "conform": "put a platform plugin through the kit that certifies it",
     "pull": "bring a model into the cache",

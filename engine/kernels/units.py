@@ -1,0 +1,137 @@
+"""Units of work ahead of time, for every row that says yes to a call of a plan. torch is imported when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.bind import load_target
+from engine.errors import UserError
+from engine.ops import Op, Spec
+from engine.ops.compare import with_packed
+from engine.plan.kernels import describe, input_specs
+from engine.plan_values import Plan, TokenRange
+from engine.program import Call
+from platforms.contract import DeviceProfile, Kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that shapes are taken from: how many new tokens, and of how many requests."""
+
+    tokens: int
+    requests: int
+
+    def size(self, dim: int | str) -> int:
+        """A size of a program in this step. ``name+1`` is one more than ``name``. Raises ``KeyError`` for a symbol
+        that programs do not have."""
+        if isinstance(dim, int):
+            return dim
+        name, _, more = dim.partition("+")
+        known = {"tokens": self.tokens, "rows": self.requests, "requests": self.requests, "blocks": 64, "pool": POOL}
+        return known[name] + int(more or 0)
+
+
+POOL = 1 << 15
+"""Blocks of a cache: half a million tokens at 16 a block, beyond 2 GiB for keys and values of 8 heads of 128."""
+STEPS = (Step(1, 1), Step(8, 8), Step(1024, 2))
+"""A new token of one request, of a few, and prompts."""
+
+
+@dataclass(slots=True)
+class Units:
+    """``rows``: unit → the rows (``op/name``) that start it, both in order of first appearance. ``problems``: what rows
+    raised instead of naming units, each said once."""
+
+    rows: dict[Any, dict[str, None]]
+    problems: dict[str, None]
+
+    def add(
+        self, row: Kernel, op: Op, profile: DeviceProfile, specs: Sequence[Spec], attributes: Mapping[str, Any]
+    ) -> None:
+        """The units of one call; ``specs`` with numbers alone."""
+        import torch
+
+        name = f"{row.op}/{row.name}"
+        # Rows are strangers' code: whatever they raise is an answer. A module that does not import is the user's to
+        # repair, and says so.
+        try:
+            given = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta") for spec in specs]
+            if row.pack:
+                given = with_packed(op, load_target(row.pack), given, attributes)
+            for unit in load_target(row.build)(profile, row.target, given, attributes):
+                self.rows.setdefault(unit, {})[name] = None
+        except UserError:
+            raise
+        except Exception as error:
+            self.problems[f"{name} names no units of work for {profile.arch}: {type(error).__name__}: {error}"] = None
+
+
+def units_of(
+    plan: Plan, rows: Sequence[Kernel], ops: Mapping[str, Op], steps: Iterable[Step] = STEPS, *, chosen: bool = False
+) -> Units:
+    """Of every row that can be made ahead of time and says yes to a call of the plan; ``chosen``: only of those that
+    compute one. Raises ``UserError`` for a row that cannot be loaded."""
+    found = Units({}, {})
+    for one, row, call, specs in willing(plan, rows, chosen=chosen):
+        for step in fitting(one, tuple(steps)):
+            sized = [Spec(spec.dtype, tuple(step.size(dim) for dim in spec.shape)) for spec in specs]
+            found.add(row, ops[call.op], plan.profile, sized, call.attributes)
+    return found
+
+
+def willing(
+    plan: Plan, rows: Sequence[Kernel], *, chosen: bool = False
+) -> Iterator[tuple[TokenRange, Kernel, Call, tuple[Spec, ...]]]:
+    """Each kind of call of each range with each row that can be made ahead of time and says yes to it."""
+    said = {(choice.op, choice.call): choice for choice in plan.kernels}
+    for one in plan.ranges:
+        seen = set()
+        for call in one.program.calls:
+            specs = input_specs(one.program, call)
+            key = call.op, describe(call, specs)
+            if key in seen:
+                continue
+            seen.add(key)
+            names = {name for name, verdict in said[key].considered if verdict}
+            if chosen:
+                names &= {said[key].chosen}
+            for row in rows:
+                if row.op == call.op and row.name in names and row.build:
+                    yield one, row, call, specs
+
+
+def fitting(one: TokenRange, steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps of a range, or its smallest where it holds none of them."""
+    inside = [step for step in steps if one.start <= step.tokens <= one.end]
+    return inside or [Step(one.start, 1)]
+
+
+def make(unit: Any) -> dict[str, Any]:
+    """What ``unit.make()`` says; what it raises is a problem."""
+    try:
+        return dict(unit.make())
+    except Exception as error:
+        first = str(error).strip().splitlines() or [""]
+        return {"figures": {}, "problems": (f"cannot be made: {type(error).__name__}: {first[0]}",)}
+
+
+def make_all(units: Sequence[Any], processes: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each unit with what came of it, as they are done."""
+    if processes < 2 or len(units) < 2 * processes:
+        yield from ((unit, make(unit)) for unit in units)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        waiting = {pool.submit(make, unit): unit for unit in units}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
