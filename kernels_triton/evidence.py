@@ -17,6 +17,9 @@ WIDE = 128
 _LARGE_UNITS = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05"}
 _EVERY_UNIT = ("mma.sync", "wgmma", "tcgen05", "mfma", "wmma")
 
+_NO_INTEGERS = ("sm_100", "sm_103")
+"""Their large unit takes integers only on sm_100, and Triton offers that to nobody."""
+
 EXCUSED: Mapping[tuple[str, str], str] = {}
 """(kernel as its form names it, arch) → why its products stay on the older unit."""
 
@@ -32,7 +35,8 @@ def problems(form: Form, found: Resources, arch: str, shared_memory: int) -> tup
         said.append(f"takes {found.shared_memory} bytes of shared memory, {arch} has {shared_memory}")
     if found.product_rows and not set(found.matrix) & set(_EVERY_UNIT):
         said.append(f"products of {found.product_rows} rows use no matrix unit")
-    unit = _LARGE_UNITS.get(arch)
+    integers = arch in _NO_INTEGERS and form.signature[0][1] == "*i8"
+    unit = None if integers else _LARGE_UNITS.get(arch)
     if found.product_rows >= LARGE and unit and unit not in found.matrix and (form.kernel, arch) not in EXCUSED:
         used = " and ".join(found.matrix) or "none"
         said.append(f"products of {found.product_rows} rows use {used}, needs {unit}")

@@ -190,7 +190,7 @@ def run_matmul(
     block = scales.block if scales else None
     side, columns = block or (1, tile.depth)
     depth = min(tile.depth, columns & -columns)
-    if depth < tile.depth:
+    if regular and depth < tile.depth:
         tile = tile_for(table, arch_of(x), 64)
     out = torch.empty((*x.shape[:-1], n), dtype=kind, device=x.device)
     launch(
