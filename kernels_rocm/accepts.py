@@ -3,10 +3,8 @@ process instead of raising, so that each limit here is one of the library's sour
 
 from __future__ import annotations
 
-from typing import Any
-
 from kernels_triton.calls import FLOAT8, columns
-from platforms.contract import DeviceProfile, Facts, Verdict
+from platforms.contract import DeviceProfile, Facts, Predicate, Verdict
 
 HALVES = ("float16", "bfloat16")
 BLOCK = 128
@@ -107,24 +105,21 @@ def attends(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(window is None or window > 0, f"{text}, window {window}")
 
 
-def cached(profile: DeviceProfile, facts: Facts) -> Verdict:
-    """A cache of the queries' type, or of the device's 8-bit float, with a scale for keys and one for values if any."""
-    dtypes, shapes = facts.get("call_dtypes", ()), facts.get("call_shapes", ())
-    if len(dtypes) < 5 or dtypes[0] not in HALVES:
-        return Verdict(False, f"queries of {' '.join(dtypes[:1]) or 'unknown type'}, needs float16 or bfloat16")
-    if len(dtypes) != len(shapes):
-        return Verdict(False, f"{len(dtypes)} types of {len(shapes)} inputs")
-    scales: tuple[Any, ...] = tuple(zip(dtypes[5:], shapes[5:], strict=True))
-    if dtypes[1] == dtypes[0]:
-        return Verdict(not scales, f"a cache of {dtypes[1]}" + (" with scales, which are not read" * bool(scales)))
-    ok = FLOAT8.get(dtypes[1], "") in profile.features and scales in ((), (("float32", (1,)),) * 2)
-    return Verdict(
-        ok, f"a cache of {dtypes[1]}" + ("" if ok else "; needs the device's 8-bit float, two scales if any")
-    )
+def cached(first: int) -> Predicate:
+    """A cache of the queries' type, or of the device's 8-bit float, with a scale for keys and one for values if any:
+    inputs ``first`` and the next."""
 
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        dtypes, shapes = facts.get("call_dtypes", ()), facts.get("call_shapes", ())
+        if len(dtypes) != len(shapes) or len(dtypes) < first:
+            return Verdict(False, f"{len(dtypes)} types of {len(shapes)} inputs")
+        if dtypes[0] not in HALVES or {*dtypes[5:first]} - {"float32"}:
+            return Verdict(False, f"types {' '.join(dtypes)}, needs queries of 16 bits, and float32 scales")
+        scales = tuple(zip(dtypes[first:], shapes[first:], strict=True))
+        if dtypes[1] == dtypes[0]:
+            return Verdict(not scales, f"a cache of {dtypes[1]}" + (" with scales, which are not read" * bool(scales)))
+        ok = FLOAT8.get(dtypes[1], "") in profile.features and scales in ((), (("float32", (1,)),) * 2)
+        wanted = "" if ok else "; needs the device's 8-bit float, two scales if any"
+        return Verdict(ok, f"a cache of {dtypes[1]}{wanted}")
 
-def cached_alike(profile: DeviceProfile, facts: Facts) -> Verdict:
-    """Of the queries' type: what follows the lengths is no scale of the cache here."""
-    dtypes = facts.get("call_dtypes", ())
-    ok = len(dtypes) == 6 and dtypes[0] == dtypes[1] and dtypes[0] in HALVES and dtypes[5] == "float32"
-    return Verdict(ok, f"types {' '.join(dtypes)}" + ("" if ok else "; needs one 16-bit type, and a float32 scale"))
+    return check

@@ -41,6 +41,8 @@ def attention_quantize_static(
     starts: torch.Tensor,
     lengths: torch.Tensor,
     out_scale: torch.Tensor,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
     *,
     heads: int,
     kv_heads: int,
@@ -54,7 +56,7 @@ def attention_quantize_static(
     out = torch.empty(q.shape, dtype=getattr(torch, storage), device=q.device)
     if len(q):
         given = _given(q, cache, blocks, starts, lengths, out, head_dim, scale, window, softcap)
-        invoke("attention_static", **given, k_descale=None, v_descale=None, output_scale=out_scale)
+        invoke("attention_static", **given, k_descale=k_scale, v_descale=v_scale, output_scale=out_scale)
     return _without_padding(out, starts)
 
 

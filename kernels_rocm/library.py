@@ -27,6 +27,13 @@ def invoke(name: str, **given: Any) -> Any:
     return function(name)(**given)
 
 
+def require(*names: str) -> None:
+    """Raises as ``function`` does for the first of ``names`` that is not as expected: a row that picks among several
+    calls is refused whole, when it is first touched, and not later by the call that it lacks."""
+    for name in names:
+        function(name)
+
+
 @cache
 def function(name: str) -> Callable[..., Any]:
     """The library's function of this name in ``CALLS``; for a method its class. Raises ``RuntimeError`` where it

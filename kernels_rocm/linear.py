@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels_rocm.library import invoke
+from kernels_rocm.library import invoke, require
 
 
 def scaled_linear(
@@ -24,6 +24,7 @@ def scaled_linear(
     dtype = getattr(torch, result)
     if not len(x):
         return torch.empty((0, len(weight)), dtype=dtype, device=x.device)
+    require("gemm_rows", "gemm_blocks")
     x, weight = x.contiguous(), weight.contiguous()
     found: torch.Tensor
     if block is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_rocm.accepts import HALVES, attends, cached, cached_alike, experts, float8, product, routing
+from kernels_rocm.accepts import HALVES, attends, cached, experts, float8, product, routing
 from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_BLOCK, WIDEST_ROW, gate_vector, group_fits, norm_vector
 from kernels_rocm.needs import aiter
 from kernels_triton.calls import FLOAT8, alike, columns, two_parts, whole_rows
@@ -159,14 +159,14 @@ KERNELS: tuple[Kernel, ...] = (
         "attention",
         "attention",
         aiter("unified_attention", calls=("attention",)),
-        *(cached, attends),
+        *(cached(5), attends),
         priority=_SECOND,
     ),
     _row(
         "attention_quantize_static",
         "attention",
         aiter("unified_attention", calls=("attention_static",)),
-        *(cached_alike, float8, attends),
+        *(cached(6), float8, attends),
         priority=_SECOND,
     ),
     _row("all_reduce_add_rms_norm", "collective", _REDUCE, *_SUM, _reduces),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels_rocm.library import invoke
+from kernels_rocm.library import invoke, require
 
 _TILE = (16, 16)
 
@@ -36,6 +36,7 @@ def moe(
     of the result."""
     if not len(x):
         return torch.empty_like(x)
+    require("route_softmax", "route_groups", "route_biased", "experts")
     weights = torch.empty((len(x), top_k), dtype=torch.float32, device=x.device)
     chosen = torch.empty((len(x), top_k), dtype=torch.int32, device=x.device)
     scores = logits.contiguous()

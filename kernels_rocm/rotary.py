@@ -14,10 +14,15 @@ def rotary_kv_write(
     v: torch.Tensor,
     cache: torch.Tensor,
     slots: torch.Tensor,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
     *,
     head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the fused op, for whole heads of bfloat16. The table has a row per token, so tokens are its positions."""
+    """As the fused op, for whole heads of bfloat16. The table has a row per token, so tokens are its positions. Raises
+    ``ValueError`` for scales: what lies beyond an 8-bit type's largest value is not kept at it."""
+    if k_scale is not None or v_scale is not None:
+        raise ValueError("scales of an 8-bit cache: this kernel does not clamp what it stores")
     queries, keys, values = (x.reshape(len(x), x.shape[-1] // head_dim, head_dim) for x in (q, k, v))
     cos, sin = table.chunk(2, dim=-1)
     turned = torch.empty(queries.shape, dtype=q.dtype, device=q.device)

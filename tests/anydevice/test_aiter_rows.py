@@ -85,6 +85,7 @@ CASES = [
     ("attention", BATCH, attending(window=3)),
     ("attention", {**BATCH, "tokens": 13, "requests": 5}, attending(head_dim=80)),
     ("attention", {**BATCH, "flavour": 1}, attending()),
+    ("attention_quantize_static", {**BATCH, "flavour": 1}, {**attending(), **FNUZ}),
     ("attention_quantize_static", {**BATCH, "tokens": 13, "requests": 5}, {**attending(), **FNUZ}),
 ]
 NAMES = [f"{op}-{at}" for at, (op, *_) in enumerate(CASES)]
@@ -309,6 +310,22 @@ def test_a_library_without_a_module_of_its_own_is_told(monkeypatch, tmp_path, op
     (tmp_path / "aiter" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "ModuleNotFoundError" in unusable(op)
+
+
+@pytest.mark.parametrize(
+    ("op", "lost"),
+    [("moe", "def biased_grouped_topk("), ("moe", "def topk_softmax("), ("scaled_linear", "def gemm_a8w8_blockscale(")],
+)
+def test_a_row_that_picks_among_calls_is_refused_whole(monkeypatch, tmp_path, op, lost):
+    """Its first touch is of one of them; what lacks would be found by the call of a user."""
+    install_aiter(monkeypatch, tmp_path, {lost: f"{lost[:-1]}_2("})
+    assert f"has no {lost.split()[1][:-1]} there" in unusable(op)
+
+
+def test_a_cache_that_needs_clamping_is_refused(library):
+    with pytest.raises(ValueError, match="does not clamp"):
+        inputs = inputs_of("rotary_kv_write", HEADS, {"head_dim": 16})
+        load_target(ROWS["rotary_kv_write"].target)(*inputs, torch.ones(1), torch.ones(1), head_dim=16)
 
 
 def test_a_module_without_source_is_told(monkeypatch):

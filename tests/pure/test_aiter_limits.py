@@ -158,6 +158,8 @@ def attends(**change: object) -> dict[str, object]:
 def test_attention(change, expected):
     for target in OWN:
         assert takes("attention", target, attends(**change)) is expected
+        fused = attends(**{**change, "scales": 3})
+        assert not takes("attention_quantize_static", target, {**fused, "storage": OWN[target]})
         if "scales" not in change:
             fused = {**attends(**{**change, "scales": 1}), "storage": OWN[target]}
             assert takes("attention_quantize_static", target, fused) is expected
@@ -171,6 +173,8 @@ def test_a_cache_of_8_bits_is_the_devices_own_with_both_scales_or_none(target):
         for scales in (0, 1, 2, 3):
             expected = cache == OWN[target] and scales in (0, 2)
             assert takes("attention", target, attends(cache=cache, scales=scales)) is expected
+            fused = {**attends(cache=cache, scales=scales + 1), "storage": OWN[target]}
+            assert takes("attention_quantize_static", target, fused) is expected
     wide = attends(cache=OWN[target], scales=2)
     wide["call_shapes"] = (*wide["call_shapes"][:5], (8,), (8,))
     assert not takes("attention", target, wide)
