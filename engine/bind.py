@@ -12,7 +12,7 @@ from engine.ops import Op
 from engine.plan.kernels import describe, input_specs
 from engine.plan_values import Plan
 from engine.program import Call
-from engine.work import BoundCall, Work
+from engine.work import BoundCall, Prepare, Work
 from platforms.contract import Kernel
 
 
@@ -59,7 +59,8 @@ class Bound:
             function = load_target(row.target) if row else ops[call.op].reference
             first = same[number]
             taken, made = (tuple(first.get(name, name) for name in names) for names in (inputs, call.outputs))
-            rest = call.attributes, ops[call.op].mutates
+            before = Prepare(load_target(row.prepare), ops[call.op].tensors) if row and row.prepare else None
+            rest = call.attributes, ops[call.op].mutates, before
             self.calls[number].append(BoundCall(call.op, row.name if row else "", function, taken, made, *rest))
             for weight in {call.inputs[at] for at in spots} - plain:
                 if last[weight] == step:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.bind import load_target
+from engine.graphs.preparing import prepare_alone
 from engine.ops import Case, Op
 from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, with_packed
 from engine.plan import DECIDED, Observations
@@ -88,6 +89,7 @@ def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inpu
             given = [x.clone().to(runtime.device) for x in inputs]
             if row.pack:
                 given = with_packed(op, load_target(row.pack), given, case.attributes)
+            prepare_alone(row, op.tensors, given, case.attributes)
             found = as_tuple(load_target(row.target)(*given, **case.attributes))
             runtime.synchronize()
             if problem := misfit(found, specs_of(truth)):

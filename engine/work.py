@@ -9,10 +9,19 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """A row's ``prepare``. ``tensors``: the op's names of a call's inputs."""
+
+    function: Callable[..., Any]
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BoundCall:
     """One call of a program with who computes it. ``function`` takes tensors by position and ``attributes`` by name,
     as the reference of ``op`` does. ``row``: its kernel's name, ``""`` for the reference. ``mutates``: positions of
-    inputs written in place; the last outputs are those inputs again, by the same names."""
+    inputs written in place; the last outputs are those inputs again, by the same names. ``prepare``: what runs before
+    each step, if anything."""
 
     op: str
     row: str
@@ -21,6 +30,7 @@ class BoundCall:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     mutates: tuple[int, ...] = ()
+    prepare: Prepare | None = None
 
     def __str__(self) -> str:
         return f"{self.op} ({self.row or 'reference'})"

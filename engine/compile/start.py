@@ -60,13 +60,14 @@ def bound_ranges(
     found = []
     for one, calls in zip(plan.ranges, bound.calls, strict=True):
         specs = {name: Spec(value.dtype, value.shape) for name, value in one.program.values.items()}
-        segments = []
+        segments, prepared = [], []
         for segment in cut(one.program, plan.between, ops):
             own: list[BoundCall] = [calls[at] for at in segment.calls]
+            prepared += [(segment.kind, call) for call in own if call.prepare is not None]
             if compiler is not None and segment.kind == "piece":
                 own = compiler.piece(
                     own, specs, bound.constants, segment.outputs, one.start, one.end, segment.structure
                 )
             segments.append((segment, tuple(own)))
-        found.append(BoundRange(one.start, one.end, one.program, tuple(segments)))
+        found.append(BoundRange(one.start, one.end, one.program, tuple(segments), tuple(prepared)))
     return found

@@ -11,6 +11,7 @@ from engine.conformance.bands import Band, Poisoned, banded
 from engine.conformance.calls import DTYPES, Sample, sample
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.pure import odd_facts, verdict
+from engine.graphs.preparing import prepare_alone
 from engine.ops import Case, Op
 from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, truth, with_packed
 from platforms.contract import DeviceProfile, Facts, Kernel, Runtime
@@ -85,6 +86,7 @@ def ran(op: Op, row: Kernel, call: Sample, runtime: Runtime, tensors: Sequence[A
     import torch
 
     with torch.inference_mode(), runtime.compute():
+        prepare_alone(row, op.tensors, tensors, call.case.attributes)
         with Poisoned() as poisoned:
             results = as_tuple(load_target(row.target)(*tensors, **call.case.attributes))
         runtime.synchronize()

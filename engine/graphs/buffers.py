@@ -102,12 +102,13 @@ class Buffers:
     def place(self, place: Place, tokens: int) -> Any:
         return self._places[place][:tokens]
 
-    def fill(self, arrays: Mapping[str, Any], key: Key) -> None:
+    def fill(self, arrays: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """Write a step's inputs, the padded rest included: tokens that write no slot, requests without tokens, tables
-        without blocks. ``arrays``: of the step's own sizes."""
+        without blocks. ``arrays``: of the step's own sizes. Returns what was written."""
         import numpy as np
         import torch
 
+        written = {}
         for name, buffer in self.inputs(key).items():
             array = arrays[name]
             if array.shape == buffer.shape:
@@ -116,6 +117,17 @@ class Buffers:
                 whole = np.full(buffer.shape, _padding(name, array), array.dtype)
                 whole[tuple(slice(size) for size in array.shape)] = array
             buffer.copy_(torch.from_numpy(whole))
+            written[name] = whole
+        return written
+
+    def nobody(self, key: Key) -> dict[str, Any]:
+        """The inputs of a step without requests, as arrays."""
+        import numpy as np
+
+        return {
+            name: np.full(buffer.shape, NO_SLOT if name.startswith(SLOTS) else 0, str(buffer.dtype).partition(".")[2])
+            for name, buffer in self.inputs(key).items()
+        }
 
 
 def _padding(name: str, array: Any) -> int:

@@ -37,7 +37,7 @@ class Graphs:
         report: Callable[[int], None] = lambda captured: None,
     ) -> None:
         self.failed: dict[Key, str] = {}
-        self._moved, self._legality = executor.moved, legality
+        self._moved, self._prepare, self._legality = executor.moved, executor.prepare, legality
         self._steps: dict[Key, list[Part]] = {}
         self._hidden: dict[Key, dict[str, Any]] = {}
         self._buffers: Buffers | None = None
@@ -78,7 +78,7 @@ class Graphs:
     def run(self, key: Key, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Do a step. ``arrays``: its inputs, of its own sizes; returns what the tail reads, in buffers."""
         assert self._buffers is not None, "a graph was picked, so there are buffers"
-        self._buffers.fill(arrays, key)
+        self._prepare(key, {**arrays, **self._buffers.fill(arrays, key)})
         parts = self._steps[key]
         names = {name for part in parts if isinstance(part, Work) for name in part.free}
         own = self._moved({name: arrays[name] for name in names})
@@ -113,6 +113,11 @@ class Graphs:
 
     def _capture(self, key: Key, works: Works, buffers: Buffers, backend: GraphBackend, pool: Any) -> None:
         parts: list[Part] = []
+        try:
+            self._prepare(key, buffers.nobody(key))
+        except RuntimeError as error:
+            self.failed[key] = str(error)
+            return
         with ExitStack() as undo:
             for captured, work in _parts(key, works, buffers):
                 if not captured:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.compile.cut import Segment
-from engine.graphs.dispatch import Dispatcher, Shape
+from engine.graphs.dispatch import Dispatcher, Key, Shape
+from engine.graphs.preparing import Preparing
 from engine.program import Program
 from engine.work import BoundCall, Work
 from platforms.contract import Runtime
@@ -16,12 +17,14 @@ from platforms.contract import Runtime
 
 @dataclass(frozen=True, slots=True)
 class BoundRange:
-    """What steps of ``start`` to ``end`` tokens run: segments, each with its bound calls."""
+    """What steps of ``start`` to ``end`` tokens run: segments, each with its bound calls. ``prepared``: calls whose row
+    prepares each step, with the kind of their segment."""
 
     start: int
     end: int
     program: Program
     segments: tuple[tuple[Segment, tuple[BoundCall, ...]], ...]
+    prepared: tuple[tuple[str, BoundCall], ...] = ()
 
     @property
     def calls(self) -> list[BoundCall]:
@@ -44,6 +47,7 @@ class Executor:
         self.ranges, self.constants, self.runtime = tuple(ranges), constants, runtime
         self.count_anew()
         self._eager: dict[int, Work] = {}
+        self._preparing: dict[int, Preparing] = {}
         self._tails: dict[int, Work] = {}
         self._dispatcher = Dispatcher("NONE", ())
         self.graphs: Any = None
@@ -68,9 +72,18 @@ class Executor:
         self.padding += key.tokens - shape.tokens
         number = self.range_of(key.tokens)
         if key.kind == "NONE":
+            self.prepare(key, arrays)
             return self._step(number).run(self.moved(arrays))[self._logits(number)]
         hidden = self.graphs.run(key, arrays)
         return self._tail(number).run({**hidden, **self.moved({"rows": arrays["rows"]})})[self._logits(number)]
+
+    def prepare(self, key: Key, arrays: Mapping[str, Any]) -> None:
+        """Before a step, or before its capture, on the stream that it runs on. ``arrays``: program inputs in the sizes
+        that calls see; calls that read one which is not there are left out. Raises ``RuntimeError`` naming the row."""
+        number = self.range_of(key.tokens)
+        if number not in self._preparing:
+            self._preparing[number] = Preparing(self.ranges[number].prepared, self.ranges[number].program)
+        self._preparing[number](key, arrays, self.constants)
 
     def moved(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors on the device."""
