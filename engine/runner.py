@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,18 @@ class Runner:
     and forgets requests when their step is sampled, so that an id may end and begin again in between.
     """
 
-    def __init__(self, executor: Executor, vocab_size: int, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        vocab_size: int,
+        runtime: Runtime,
+        sampling: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
         program = executor.ranges[0].program
         self.executor = executor
         self._pages = [program.caches[names[0]].page for names in program.groups()]
         self._runtime = runtime
-        self._sampler = Sampler(vocab_size, runtime.device)
+        self._sampler = Sampler(vocab_size, runtime.device, sampling)
         self._requests: dict[str, Request] = {}
         self._unsampled: deque[Batch] = deque()
 

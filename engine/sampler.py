@@ -6,6 +6,8 @@ token, the others temperature, top_k, top_p, min_p and one draw. Reported log-pr
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 
@@ -20,14 +22,18 @@ _NOT_FINITE = "the logits hold NaN or infinity"
 
 
 class Sampler:
-    """One per worker. ``vocab_size``: columns of the logits. Every row's result is a function of its own logits, mask
-    and request alone, bit for bit."""
+    """One per worker. ``vocab_size``: columns of the logits. ``kernels``: op → function for those of ``penalize`` and
+    ``draw`` that a kernel computes. Every row's result is a function of its own logits, mask and request alone, bit for
+    bit."""
 
-    def __init__(self, vocab_size: int, device: torch.device | str) -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device | str, kernels: Mapping[str, Callable[..., Tensor]] | None = None
+    ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._states: dict[str, State] = {}
-        self._penalties = Penalties(vocab_size, self.device)
+        self._kernels = kernels or {}
+        self._penalties = Penalties(vocab_size, self.device, self._kernels.get("penalize"))
 
     @torch.inference_mode()
     def add(self, request: Request, generated: list[int]) -> None:
@@ -71,7 +77,7 @@ class Sampler:
             later = _explain(adjusted.amax(-1), _causes(masks, len(states)))
             errors = [first or second for first, second in zip(errors, later, strict=True)]
             adjusted = _blank(adjusted, later)
-        tokens = choose(adjusted, states)
+        tokens = choose(adjusted, states, self._kernels.get("draw"))
         self._record(tokens, states, errors)
         return tokens, _report(raw, tokens, states, errors), errors
 

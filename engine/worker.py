@@ -19,6 +19,7 @@ from engine.load import load_weights, make_caches
 from engine.memory import Space, activation_bytes, kv_space, sized
 from engine.phases import Phases
 from engine.plan import Observations, plan_for
+from engine.plan.sampling import OPS as SAMPLING
 from engine.plan_values import Given, Plan
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
@@ -101,7 +102,7 @@ def _serve(
     phases: Phases,
     offline: bool,
 ) -> Worker:
-    from engine.bind import Bound
+    from engine.bind import Bound, load_target
     from engine.compile.start import bound_ranges, make_compiler
     from engine.graphs.executor import Executor
     from engine.graphs.start import capture, planned_keys
@@ -148,7 +149,8 @@ def _serve(
                 seen = replace(seen, uncaptured=capture(plan, executor, backend, ops, planned, advance))
         plan = make(seen)
         stack.pop_all()
-    runner = Runner(executor, checkpoint.config.vocab_size, runtime)
+    sampling = {row.op: load_target(row.target) for row in plan.kernels if row.op in SAMPLING and row.target}
+    runner = Runner(executor, checkpoint.config.vocab_size, runtime, sampling)
     built, loaded = (compiler.built, compiler.loaded) if compiler is not None else (0, 0)
     table = _rows(compiler, executor, planned, plan["cache.kv_cache_memory_bytes"] is not None)
     return Worker(runtime, plan, runner, space, table, built, loaded)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernels_triton.calls import FLOAT8, columns, two_parts, whole_rows
 from kernels_triton.matmul_calls import one_type, scale_groups, stored_operands
-from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, feature, library
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, fact, feature, library
 
 PRIORITY = 5
 """Below rows of vendor libraries, which take 10."""
@@ -43,6 +43,24 @@ def _types(*alike: int) -> Predicate:
     return check
 
 
+def _cached(cache: int, *alike: int) -> Predicate:
+    """As ``_types``, beside a cache at ``cache`` that may be of an 8-bit float the device has."""
+    others = _types(*alike)
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = tuple(facts.get("call_dtypes", ()))
+        kept = found[cache] if cache < len(found) else ""
+        wanted = FLOAT8.get(kept)
+        if wanted is None:
+            return others(profile, facts)
+        if wanted not in profile.features:
+            return Verdict(False, f"the cache is {kept}; {wanted} absent")
+        verdict = others(profile, {**facts, "call_dtypes": tuple("" if name == kept else name for name in found)})
+        return Verdict(verdict.ok, f"{verdict.reason}, the cache is {kept}")
+
+    return check
+
+
 def _storage(profile: DeviceProfile, facts: Facts) -> Verdict:
     """The device converts to the type asked for."""
     name = facts.get("storage", "")
@@ -71,6 +89,9 @@ def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     if not isinstance(dim, int):
         return Verdict(False, "head_dim unknown")
     return Verdict(dim <= _LARGEST_HEAD, f"head_dim {dim} {'<=' if dim <= _LARGEST_HEAD else '>'} {_LARGEST_HEAD}")
+
+
+_float32 = fact("call_dtypes", lambda found: found[0] == "float32", "float32 logits")
 
 
 def _packed(profile: DeviceProfile, facts: Facts) -> Verdict:
@@ -111,6 +132,8 @@ ROWS: tuple[Kernel, ...] = (
     _row("silu_and_mul", "activation", _types(0)),
     _row("silu_and_mul_quantize_static", "activation", _types(0), _storage),
     _row("silu_and_mul_quantize_dynamic", "activation", _types(0), _storage),
+    _row("penalize", "sampling", _float32),
+    _row("draw", "sampling", _float32),
     _row("packed_linear", "packed", _types(0), _packed),
     _row("quantize_static", "quant", _types(0), _storage),
     _row("quantize_dynamic", "quant", _types(0), _storage),
@@ -121,13 +144,13 @@ ROWS: tuple[Kernel, ...] = (
     _row("add", "copies", _types(0, 1), priority=BEHIND),
     _row("select_rows", "copies", _types(), priority=BEHIND),
     _row("rotary", "rotary", _types(0, 1)),
-    _row("kv_write", "rotary", _types(0, 1)),
-    _row("rotary_kv_write", "rotary", _types(0, 1, 3)),
+    _row("kv_write", "rotary", _cached(2, 0, 1)),
+    _row("rotary_kv_write", "rotary", _cached(4, 0, 1, 3)),
     _row("qk_norm_rotary", "rotary", _types(0, 2), _heads(1, 3)),
-    _row("qk_norm_rotary_kv_write", "rotary", _types(0, 2, 5), _heads(1, 3)),
+    _row("qk_norm_rotary_kv_write", "rotary", _cached(6, 0, 2, 5), _heads(1, 3)),
     _row("mla_write", "mla", _types(0, 1)),
     _row("rotary_mla_write", "mla", _types(0, 1, 3)),
-    _row("attention", "attention", _types(0), _head_fits, invariant=False),
-    _row("attention_quantize_static", "attention", _types(0), _storage, _head_fits, invariant=False),
+    _row("attention", "attention", _cached(1, 0), _head_fits, invariant=False),
+    _row("attention_quantize_static", "attention", _cached(1, 0), _storage, _head_fits, invariant=False),
 )
 """The row of an op is named ``triton``, another form of it ``triton_`` and the form."""

@@ -10,6 +10,7 @@ from engine.ops.norm import add, pad, rms_norm
 from engine.ops.packed import packed_linear
 from engine.ops.quant import quantize_dynamic, quantize_static, scaled_linear
 from engine.ops.rotary import rotary, rotary_table
+from engine.ops.sampling import draw, penalize
 from engine.ops.spec import Case, Op, Spec
 
 OPS: dict[str, Op] = {
@@ -19,6 +20,7 @@ OPS: dict[str, Op] = {
         all_gather,
         all_reduce,
         attention,
+        draw,
         embedding,
         kv_write,
         linear,
@@ -29,6 +31,7 @@ OPS: dict[str, Op] = {
         mla_write,
         moe,
         packed_linear,
+        penalize,
         rms_norm,
         rotary,
         rotary_table,

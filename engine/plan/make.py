@@ -16,6 +16,7 @@ from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
 from engine.plan.kernels import Chooser, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
 from engine.plan.ranges import compiled_sizes, with_fixed, with_pieces
+from engine.plan.sampling import choose_sampling
 from engine.plan.tables import Tables, told
 from engine.plan_values import Given, Plan, digest
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, PlatformPlugin, Verdict
@@ -123,7 +124,8 @@ def make_plan(
     for name in LIMITS:
         ledger.own(PREFIX + name, None, "the platform's own limit")
     kernels = choose_ranges([one.program for one in ranges], chooser)
-    check_idle_pins(ledger, kernels, chooser)
+    sampling = choose_sampling(chooser, model.vocab_size)
+    check_idle_pins(ledger, (*kernels, *sampling), chooser)
     ends = [one.end for one in ranges]
     between = pieces.decide_pieces(ledger, mode, compilers, ends, kernels, chooser, (*RULES, *extra))
     graphs = modes.decide_graphs(ledger, wanted_graphs, capture, between, kernels, chooser)
@@ -134,6 +136,7 @@ def make_plan(
     if observations.blocks:
         sizes.decide_blocks(ledger, observations.blocks, observations.space)
     _warn(ledger, tables, chooser, facts)
+    kernels = (*kernels, *sampling)
     plan = Plan(profile, ledger.decisions, kernels, fusions, ranges, tuple(ledger.warnings), between=between)
     return replace(plan, hash=_fingerprint(plan, model))
 

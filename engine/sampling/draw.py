@@ -7,6 +7,7 @@ a row keeps depends neither on its neighbours nor on how a device adds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,11 +23,12 @@ _CHUNK = 2**23  # logits drawn from at once: the temporaries take some 31 bytes 
 Method = Callable[[Tensor, list[State]], Tensor]
 
 
-def choose(logits: Tensor, states: list[State]) -> Tensor:
-    """Tokens [n] int64 for ``logits`` [n, vocab] float32, each row with a finite maximum and no NaN."""
+def choose(logits: Tensor, states: list[State], kernel: Callable[..., Tensor] | None = None) -> Tensor:
+    """Tokens [n] int64 for ``logits`` [n, vocab] float32, each row with a finite maximum and no NaN. ``kernel``: who
+    computes ``draw``, the op, for rows that are not greedy; which of the allowed tokens a key picks may then differ."""
     groups: dict[Method, list[int]] = {}
     for row, state in enumerate(states):
-        groups.setdefault(_method(state, logits.shape[1]), []).append(row)
+        groups.setdefault(_method(state, logits.shape[1], kernel), []).append(row)
     if list(groups) == [_take_best]:
         return logits.argmax(-1)
     tokens = torch.empty(len(states), dtype=torch.int64, device=logits.device)
@@ -40,10 +42,23 @@ def choose(logits: Tensor, states: list[State]) -> Tensor:
     return tokens
 
 
-def _method(state: State, vocab: int) -> Method:
+def _method(state: State, vocab: int, kernel: Callable[..., Tensor] | None) -> Method:
     if state.params.greedy:
         return _take_best
+    if kernel is not None:
+        return _draw_by(kernel)
     return _draw_few if 0 < state.params.top_k < vocab else _draw_any
+
+
+@cache
+def _draw_by(kernel: Callable[..., Tensor]) -> Method:
+    def method(logits: Tensor, states: list[State]) -> Tensor:
+        temperature, top_k, top_p, min_p = (column.squeeze(-1) for column in _columns(states, logits.device))
+        keys = torch.tensor([state.key() for state in states], dtype=torch.int64, device=logits.device)
+        limit = top_k.to(torch.int64).clamp(min=0)
+        return kernel(logits, temperature.float(), limit, top_p.contiguous(), min_p.float(), keys)
+
+    return method
 
 
 def _take_best(logits: Tensor, states: list[State]) -> Tensor:

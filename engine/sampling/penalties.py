@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -12,9 +14,11 @@ _FIRST_CAPACITY = 8
 
 class Penalties:
     """A table with one slot per penalised request: ``seen`` [slots, vocab] bool, the tokens of prompt and output;
-    ``counts`` [slots, vocab] int32, those of the output. It holds nothing until a request needs it, then doubles."""
+    ``counts`` [slots, vocab] int32, those of the output. It holds nothing until a request needs it, then doubles.
+    ``kernel``: who computes ``penalize``, the op; by itself without."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, kernel: Callable[..., Tensor] | None = None) -> None:
+        self._kernel = kernel
         self.seen = torch.zeros(0, vocab_size, dtype=torch.bool, device=device)
         self.counts = torch.zeros(0, vocab_size, dtype=torch.int32, device=device)
         self.free: list[int] = []
@@ -39,7 +43,10 @@ class Penalties:
     def penalise(self, logits: Tensor, slots: Tensor, params: list[SamplingParams]) -> Tensor:
         """``logits`` [m, vocab] float32 after repetition (prompt and output), frequency and presence (output)."""
         rows = [(_bounded(p.repetition_penalty), p.frequency_penalty, p.presence_penalty) for p in params]
-        repetition, frequency, presence = torch.tensor(rows, device=logits.device).t().unsqueeze(-1).unbind()
+        columns = torch.tensor(rows, dtype=torch.float32, device=logits.device).t().contiguous()
+        if self._kernel is not None:
+            return self._kernel(logits, self.seen, self.counts, slots, *columns.unbind())
+        repetition, frequency, presence = columns.unsqueeze(-1).unbind()
         if any(row[0] != 1 for row in rows):
             repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
             logits = torch.where(self.seen[slots], repeated, logits)
