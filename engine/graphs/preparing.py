@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.graphs.dispatch import Key
 from engine.program import Program
-from engine.work import BoundCall
+from engine.work import BoundCall, Prepare
 from platforms.contract import Kernel
 
 CAPTURED: Mapping[str, tuple[str, ...]] = {"FULL": ("piece", "between"), "PIECEWISE": ("piece",), "NONE": ()}
@@ -77,8 +77,9 @@ def prepare_alone(row: Kernel, tensors: Iterable[str], given: Iterable[Any], att
     ``given``: the call's inputs on the device. Raises ``RuntimeError``."""
     if not row.prepare:
         return
+    import numpy as np
+
     from engine.bind import load_target
-    from engine.work import Prepare
 
     names = tuple(tensors)
     call = BoundCall(
@@ -90,5 +91,8 @@ def prepare_alone(row: Kernel, tensors: Iterable[str], given: Iterable[Any], att
         attributes,
         prepare=Prepare(load_target(row.prepare), names),
     )
-    inputs = {name: x if x.is_floating_point() else x.cpu().numpy() for name, x in zip(names, given, strict=False)}
+    inputs = {
+        name: x if x.is_floating_point() else np.asarray(x.tolist(), str(x.dtype).partition(".")[2]).reshape(x.shape)
+        for name, x in zip(names, given, strict=False)
+    }
     prepare(call, inputs, captured=False)

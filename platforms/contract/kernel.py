@@ -25,8 +25,7 @@ class Kernel:
     captured)``, on ``compute()`` before steps and captures, in no graph, once for calls alike in attributes and program
     inputs (as host arrays in the step's sizes; caches and weights as they lie, other values without rows; by the op's
     names), keeps what ``captured`` calls read in place; ``build(profile, target, tensors without data, attributes)`` →
-    units of work ahead of time, without a device: hashable, with ``name``, and ``make()`` → mapping of ``figures`` and
-    ``problems``.
+    units of work without a device: hashable, with ``name``, and ``make()`` → mapping of ``figures`` and ``problems``.
     """
 
     op: str
