@@ -20,8 +20,10 @@ def attention(
     head_dim: int,
     scale: float,
     window: int | None,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
-    """As the op. The query heads that share a KV head are rows of one product, so nothing is repeated in memory."""
+    """As the op, without scales and caps. The query heads that share a KV head are rows of one product, so nothing is
+    repeated in memory."""
     edges, sizes = starts.tolist(), lengths.tolist()
     new = [after - before for before, after in itertools.pairwise(edges)]
     if len(new) == len(q) and max(new) == 1 == min(new):

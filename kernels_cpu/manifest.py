@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from platforms.contract import DeviceProfile, Facts, FusionOffer, Kernel, Predicate, Verdict, always
+from platforms.contract import DeviceProfile, Facts, FusionOffer, Kernel, Predicate, Verdict, all_of, always
 
 _FLOATING = ("float32", "bfloat16", "float16")
 
@@ -22,6 +22,21 @@ def _floats(*known: str, alike: bool) -> Predicate:
     return check
 
 
+def _unscaled(inputs: int) -> Predicate:
+    """The call has no scales of keys and values behind its ``inputs``."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        given = len(facts.get("call_dtypes", ()))
+        return Verdict(given <= inputs, "no scales of keys and values" if given <= inputs else "scales keys and values")
+
+    return check
+
+
+def _uncapped(profile: DeviceProfile, facts: Facts) -> Verdict:
+    cap = facts.get("softcap", 0.0)
+    return Verdict(not cap, f"scores are capped at {cap}" if cap else "scores are not capped")
+
+
 _ALIKE, _MIXED, _SINGLE = (
     _floats(*_FLOATING, alike=True),
     _floats(*_FLOATING, alike=False),
@@ -34,10 +49,10 @@ def _row(op: str, name: str, module: str, **more: object) -> Kernel:
 
 
 KERNELS: tuple[Kernel, ...] = (
-    _row("attention", "torch_grouped", "attention", accepts=_ALIKE),
+    _row("attention", "torch_grouped", "attention", accepts=all_of(_ALIKE, _unscaled(5), _uncapped)),
     _row("linear", "torch_transposed", "linear", accepts=_ALIKE, pack="kernels_cpu.linear:pack"),
     _row("rms_norm", "torch_fused", "norm", accepts=_SINGLE),
-    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=_MIXED),
+    _row("rotary_kv_write", "torch_inplace", "rotary", accepts=all_of(_MIXED, _unscaled(6))),
     _row("silu_and_mul", "torch_inplace", "activation", accepts=_SINGLE),
 )
 

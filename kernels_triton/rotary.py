@@ -8,9 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels_triton.launch import block, jit, launch, rows, warps_for
+from kernels_triton.heads import copy_heads, keep_heads, turned_heads
+from kernels_triton.launch import block, jit, launch, rows, sixteens, wide
+from kernels_triton.rows import LIMITS
 
 Tensor = torch.Tensor
+
+ELEMENTS = 2048
+"""Of the heads of one program together, at most, where a head has no more."""
 
 
 @triton.jit
@@ -68,6 +73,8 @@ def head_kernel(
     table,
     q_weight,
     k_weight,
+    k_scale,
+    v_scale,
     q_out,
     k_out,
     cache,
@@ -83,48 +90,67 @@ def head_kernel(
     page: tl.int32,
     heads: tl.int32,
     kv_heads: tl.int32,
-    half: tl.int32,
-    dim: tl.int32,
     eps: tl.float32,
     NORM: tl.constexpr,
     TURN: tl.constexpr,
     WRITE: tl.constexpr,
+    EACH: tl.constexpr,
+    HEAD: tl.constexpr,
+    DIM: tl.constexpr,
+    TURNED: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
-    """Program (token, head): query heads (only if ``TURN``), then key heads, then (only if ``WRITE``) value heads."""
+    """Program (token, part): ``EACH`` query heads (only if ``TURN``), then key heads, then value heads (only if
+    ``WRITE``)."""
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    kept = head >= 0
+    part = tl.program_id(1)
+    if WIDE:
+        q_stride, k_stride, v_stride = sixteens(q_stride), sixteens(k_stride), sixteens(v_stride)
+        table_stride, side_stride, block_stride = sixteens(table_stride), sixteens(side_stride), sixteens(block_stride)
+        place_stride, head_stride = sixteens(place_stride), sixteens(head_stride)
+    kept = part >= 0
     if WRITE:
         slot = tl.load(slots + token).to(tl.int64)
         kept = slot >= 0
         place = tl.maximum(slot, 0)
         cache += place // page * block_stride + place % page * place_stride
+    each = tl.arange(0, EACH)[:, None]
     if TURN:
         table += token * table_stride
-        if head < heads:
-            x = q + token * q_stride + head * dim
-            first, second, rest = turned(x, q_weight, table, half, dim, eps, NORM, HALF, REST)
-            out = q_out + (token * heads + head) * dim
-            store_head(out, first, second, rest, half, dim, head >= 0, HALF, REST)
-    key = head - heads
-    if (key >= 0) & (key < kv_heads):
-        x = k + token * k_stride + key * dim
+        queries = (heads + EACH - 1) // EACH
+        if part < queries:
+            head = part * EACH + each
+            own = head < heads
+            x = q + token * q_stride + head * HEAD
+            first, second, rest = turned_heads(x, own, q_weight, table, eps, NORM, HEAD, TURNED, HALF, REST)
+            out = q_out + token * (heads * HEAD) + head * HEAD
+            keep_heads(out, first, second, rest, own, None, 0.0, HEAD, TURNED, HALF, REST)
+        part -= queries
+    count = (kv_heads + EACH - 1) // EACH
+    if (part >= 0) & (part < count):
+        head = part * EACH + each
+        own = head < kv_heads
+        x = k + token * k_stride + head * HEAD
         if TURN:
-            first, second, rest = turned(x, k_weight, table, half, dim, eps, NORM, HALF, REST)
+            first, second, rest = turned_heads(x, own, k_weight, table, eps, NORM, HEAD, TURNED, HALF, REST)
             if WRITE:
-                store_head(cache + key * head_stride, first, second, rest, half, dim, kept, HALF, REST)
+                out = cache + head * head_stride
+                keep_heads(out, first, second, rest, own & kept, k_scale, LARGEST, HEAD, TURNED, HALF, REST)
             else:
-                store_head(k_out + (token * kv_heads + key) * dim, first, second, rest, half, dim, kept, HALF, REST)
+                out = k_out + token * (kv_heads * HEAD) + head * HEAD
+                keep_heads(out, first, second, rest, own, None, 0.0, HEAD, TURNED, HALF, REST)
         else:
-            copy_columns(x, cache + key * head_stride, dim, kept, BLOCK)
+            copy_heads(x, cache + head * head_stride, own & kept, k_scale, LARGEST, HEAD, DIM)
     if WRITE:
-        value = key - kv_heads
-        if value >= 0:
-            target = cache + side_stride + value * head_stride
-            copy_columns(v + token * v_stride + value * dim, target, dim, kept, BLOCK)
+        part -= count
+        if part >= 0:
+            head = part * EACH + each
+            x = v + token * v_stride + head * HEAD
+            own = (head < kv_heads) & kept
+            copy_heads(x, cache + side_stride + head * head_stride, own, v_scale, LARGEST, HEAD, DIM)
 
 
 def halves(table: Tensor, head_dim: int) -> dict[str, Any]:
@@ -144,6 +170,7 @@ def _run(
     head_dim: int,
     weights: tuple[Tensor, Tensor] | None = None,
     eps: float = 0.0,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> tuple[Any, Any]:
     """New queries and new keys; no keys where there is a cache for them, no queries where there are none."""
     query, key, value = (None if x is None else rows(x) for x in (q, k, v))
@@ -154,20 +181,28 @@ def _run(
     q_out = None if query is None else torch.empty_like(query, memory_format=torch.contiguous_format)
     k_out = torch.empty_like(key, memory_format=torch.contiguous_format) if cache is None else None
     q_weight, k_weight = weights or (None, None)
-    sizes = halves(angles, head_dim) if angles is not None else dict(HALF=1, REST=0)
+    half = 0 if angles is None else angles.shape[-1] // 2
+    dim, rest = block(head_dim), head_dim - 2 * half
+    each = block(kv_heads, max(ELEMENTS // dim, 1))
+    strides = [0 if x is None else x.stride(0) for x in (query, key, value, angles)]
+    places = (0, 0, 0, 0) if cache is None else cache.stride()[:4]
     launch(
         head_kernel,
-        (tokens, heads + kv_heads * (1 if cache is None else 2)),
-        *(query, key, value, angles, q_weight, k_weight, q_out, k_out, cache, slots),
-        *(0 if x is None else x.stride(0) for x in (query, key, value, angles)),
-        *((0, 0, 0, 0, 1) if cache is None else (*cache.stride()[:4], cache.shape[2])),
-        *(heads, kv_heads, 0 if angles is None else angles.shape[-1] // 2, head_dim, eps),
-        warps=warps_for(block(head_dim)),
+        (tokens, -(-heads // each) + -(-kv_heads // each) * (1 if cache is None else 2)),
+        *(query, key, value, angles, q_weight, k_weight, *scales, q_out, k_out, cache, slots),
+        *(*strides, *places, 1 if cache is None else cache.shape[2], heads, kv_heads, eps),
+        warps=min(max(each * (block(half) if half else dim) // 256, 1), 8),
         NORM=weights is not None,
         TURN=angles is not None,
         WRITE=cache is not None,
-        BLOCK=block(head_dim),
-        **sizes,
+        EACH=each,
+        HEAD=head_dim,
+        DIM=dim,
+        TURNED=half,
+        HALF=block(half),
+        REST=block(rest) if rest else 0,
+        LARGEST=LIMITS.get(cache.dtype, (0.0, 0.0))[1] if cache is not None else 0.0,
+        WIDE=wide(head_dim, half, *strides, *places),
     )
     return q_out, k_out
 
@@ -177,17 +212,35 @@ def rotary(q: Tensor, k: Tensor, table: Tensor, *, head_dim: int) -> tuple[Tenso
     return _run(q, k, None, table, None, None, head_dim)
 
 
-def kv_write(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor, *, head_dim: int) -> Tensor:
+def kv_write(
+    k: Tensor,
+    v: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    *,
+    head_dim: int,
+) -> Tensor:
     """As the op."""
-    _run(None, k, v, None, cache, slots, head_dim)
+    _run(None, k, v, None, cache, slots, head_dim, scales=(k_scale, v_scale))
     return cache
 
 
 def rotary_kv_write(
-    q: Tensor, k: Tensor, table: Tensor, v: Tensor, cache: Tensor, slots: Tensor, *, head_dim: int
+    q: Tensor,
+    k: Tensor,
+    table: Tensor,
+    v: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    *,
+    head_dim: int,
 ) -> tuple[Tensor, Tensor]:
     """As the fused op."""
-    return _run(q, k, v, table, cache, slots, head_dim)[0], cache
+    return _run(q, k, v, table, cache, slots, head_dim, scales=(k_scale, v_scale))[0], cache
 
 
 def qk_norm_rotary(
@@ -206,9 +259,12 @@ def qk_norm_rotary_kv_write(
     v: Tensor,
     cache: Tensor,
     slots: Tensor,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     *,
     eps: float,
     head_dim: int,
 ) -> tuple[Tensor, Tensor]:
     """As the fused op."""
-    return _run(q, k, v, table, cache, slots, head_dim, (q_weight, k_weight), eps)[0], cache
+    given = (q, k, v, table, cache, slots, head_dim, (q_weight, k_weight), eps, (k_scale, v_scale))
+    return _run(*given)[0], cache

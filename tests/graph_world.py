@@ -53,6 +53,7 @@ def attention(
     head_dim: int,
     scale: float,
     window: int | None,
+    softcap: float,
 ) -> Any:
     """Token by token over the whole table, every choice made by masks: nothing is read on the host."""
     count, places = len(q), torch.arange(blocks.shape[1] * cache.shape[2])

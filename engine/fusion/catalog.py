@@ -6,10 +6,11 @@ from engine.levels import FUSIONS, USER_ONLY
 from platforms.contract import FusionRule
 
 _REDUCE, _ADD = "all_reduce(x) -> r", "add(y, r) -> sum"
-_ROTARY, _WRITE = "rotary(q, k, table) -> q1, k1", "kv_write(k1, v, cache, slots) -> cache1"
+_ROTARY = "rotary(q, k, table) -> q1, k1"
+_WRITE = "kv_write(k1, v, cache, slots, k_scale?, v_scale?) -> cache1"
 _NORMED = ("rms_norm(q0, qw) -> q", "rms_norm(k0, kw) -> k", _ROTARY)
 _LATENTS = ("split(x) -> a, b, r", "rms_norm(a, aw) -> an", "rms_norm(b, bw) -> bn")
-_ATTENTION = "attention(q, cache, blocks, starts, lengths) -> o"
+_ATTENTION = "attention(q, cache, blocks, starts, lengths, k_scale?, v_scale?) -> o"
 
 
 def _norm(x: str) -> str:

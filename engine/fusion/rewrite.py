@@ -73,7 +73,7 @@ def rewrite(
             attributes = _merge([program.calls[at] for at in found.positions])
             if attributes is None:
                 continue
-            inputs = tuple(found.names[name] for name in external(steps))
+            inputs = tuple(found.names[name] for name in external(steps) if name in found.names)
             call = Call(rule.op, inputs, tuple(found.names[name] for name in rule.outputs), attributes)
             if not accept(call):
                 continue
@@ -127,10 +127,12 @@ def _reached(
 
 
 def _unify(step: Step, call: Call, names: Mapping[str, str]) -> dict[str, str] | None:
-    if call.op != step.op or len(call.inputs) != len(step.inputs) or len(call.outputs) != len(step.outputs):
+    whole, fewer = len(step.inputs), len(step.inputs) - step.optional
+    if call.op != step.op or len(call.inputs) not in (whole, fewer) or len(call.outputs) != len(step.outputs):
         return None
     longer = dict(names)
-    for name, value in zip(step.inputs + step.outputs, call.inputs + call.outputs, strict=True):
+    inputs = step.inputs[: len(call.inputs)]
+    for name, value in zip(inputs + step.outputs, call.inputs + call.outputs, strict=True):
         if longer.setdefault(name, value) != value:
             return None
     return longer
@@ -146,7 +148,7 @@ def _legal(
 ) -> bool:
     inside, last = set(found.positions), max(found.positions)
     made = {name for at in inside for name in program.calls[at].outputs}
-    if any(found.names[name] in made for name in external(steps)):
+    if any(found.names.get(name) in made for name in external(steps)):
         return False
     for step in steps:
         for name in step.outputs:

@@ -24,7 +24,7 @@ def composed(steps: Sequence[Step], names: Sequence[str]) -> Inputs:
             given = OPS[step.op].inputs(case, dtype, rng)
             for name, tensor in zip(step.inputs, given, strict=False):
                 found.setdefault(name, tensor)
-        return tuple(found[name] for name in names)
+        return tuple(found[name] for name in names if name in found)
 
     return inputs
 
@@ -42,8 +42,8 @@ def _normed(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
 
 
 def _normed_written(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
-    _, v, cache, slots = OPS["kv_write"].inputs(case, dtype, rng)
-    return *_normed(case, dtype, rng), v, cache, slots
+    _, *written = OPS["kv_write"].inputs(case, dtype, rng)
+    return *_normed(case, dtype, rng), *written
 
 
 def _latents(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
@@ -54,13 +54,20 @@ def _attended(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     """A scale of one, so that attention's own bound is not divided by a small one."""
     import torch
 
-    return *OPS["attention"].inputs(case, dtype, rng), torch.ones(1)
+    given = OPS["attention"].inputs(case, dtype, rng)
+    return *given[:5], torch.ones(1), *given[5:]
 
 
-def _rotary_cases(**attributes: Any) -> tuple[Case, ...]:
+def _rotary_cases(*more: dict[str, int], **attributes: Any) -> tuple[Case, ...]:
     return tuple(
-        Case({**case.sizes, "blocks": 5, "page": 4}, {**case.attributes, **attributes}) for case in OPS["rotary"].cases
+        Case({**case.sizes, "blocks": 5, "page": 4, **sizes}, {**case.attributes, **attributes})
+        for sizes in ({}, *more)
+        for case in OPS["rotary"].cases
     )
+
+
+_FLAVOURS = ({"flavour": 0}, {"flavour": 1})
+"""Of 8-bit caches."""
 
 
 def _row_cases(*kinds: dict[str, Any]) -> tuple[Case, ...]:
@@ -96,7 +103,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "rms_norm_quantize_dynamic": _dynamic(**_EPS),
     "silu_and_mul_quantize_static": _static(),
     "silu_and_mul_quantize_dynamic": _dynamic(),
-    "rotary_kv_write": _rotary_cases(),
+    "rotary_kv_write": _rotary_cases(*_FLAVOURS),
     "rotary_mla_write": tuple(
         Case(
             {"tokens": 5, "heads": heads, "kv_heads": 1, "blocks": 5, "page": 4, "kv_rank": rank, "rope": dim},
@@ -113,7 +120,7 @@ SAMPLES: dict[str, Sample] = {
         tuple(Case(case.sizes, {**case.attributes, "storage": "float8_e4m3fn"}) for case in OPS["attention"].cases),
     ),
     "qk_norm_rotary": (_normed, _rotary_cases(eps=1e-6)),
-    "qk_norm_rotary_kv_write": (_normed_written, _rotary_cases(eps=1e-6)),
+    "qk_norm_rotary_kv_write": (_normed_written, _rotary_cases(*_FLAVOURS, eps=1e-6)),
     "dual_rms_norm": (
         _latents,
         tuple(Case({"tokens": 3}, {"sizes": sizes, "eps": 1e-6}) for sizes in [(7, 5, 2), (96, 64, 8)]),

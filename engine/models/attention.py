@@ -44,6 +44,7 @@ def attention(layer: Layer, x: str, step: Step) -> str:
         head_dim=dim,
         scale=dim**-0.5,
         window=model.sliding_window,
+        softcap=0.0,
     )
     whole, projected = model.num_heads * dim, "attention.projected"
     x = layer.linear(x, "o", ("self_attn.o_proj",), model.hidden_size, whole, projected, shard=1, bias=model.o_bias)

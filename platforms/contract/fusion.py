@@ -13,8 +13,9 @@ from platforms.contract.verdict import Facts, Predicate
 class FusionRule:
     """Calls that become one. Several rules may share a name: one switch, several patterns.
 
-    ``pattern``: lines ``op(a, b) -> c`` in order; names tie them together. The fused op takes every name that no line
-    makes, in order of first appearance, and returns ``outputs``; a name made but not in ``outputs`` may have no reader
+    ``pattern``: lines ``op(a, b) -> c`` in order; names tie them together. Optional tensors of one line's op end in
+    ``?``: calls without them match too. The fused op takes every name that no line makes, in order of first appearance,
+    those with ``?`` last and optional, and returns ``outputs``; a name made but not in ``outputs`` may have no reader
     outside. Its reference is the pattern itself. Attributes of the matched calls are all carried over; two calls that
     disagree on one are a non-match. ``level``: the lowest ``-O`` that turns the rule on by default, ``None`` when only
     a user does, ``why_not_default`` then being printed. ``exact``: same result in float32.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.fusion import RULES, all_ops, rewrite
-from engine.fusion.fused import external, parse
+from engine.fusion.fused import external, leavable, parse
 from engine.models.draft import Draft
 from engine.program import CacheSpec, Call, Program, Value, Weight
 from platforms.contract import FusionRule
@@ -22,11 +22,11 @@ SHARING = (
     rule("two_norms", "n m", "rms_norm(x, w) -> n", "rms_norm(x, v) -> m"),
     rule("two_sums", "s t", "add(x, y) -> s", "add(s, z) -> t"),
     rule("inner_sum", "t", "add(x, y) -> s", "add(s, z) -> t"),
-    rule("written_sum", "s c", "kv_write(k, v, cache, slots) -> c", "add(k, v) -> s"),
-    rule("sum_written", "s c", "add(k, v) -> s", "kv_write(s, v, cache, slots) -> c"),
+    rule("written_sum", "s c", "kv_write(k, v, cache, slots, ks?, vs?) -> c", "add(k, v) -> s"),
+    rule("sum_written", "s c", "add(k, v) -> s", "kv_write(s, v, cache, slots, ks?, vs?) -> c"),
     rule("norm_and_sum", "s", "rms_norm(x, w) -> n", "add(n, x) -> s"),
     rule("two_writes", "d", "kv_write(k, v, cache, slots) -> c", "kv_write(q, w, c, slots) -> d"),
-    rule("written_and_read", "o c", "kv_write(k, v, cache, slots) -> c", "attention(q, c, b, s, l) -> o"),
+    rule("written_and_read", "o c", "kv_write(k, v, cache, slots, ks?, vs?) -> c", "attention(q, c, b, s, l) -> o"),
 )
 """Patterns whose lines share what they read, or cross a write."""
 TRIED = (*RULES, *SHARING)
@@ -40,8 +40,9 @@ def random_program(chance: random.Random) -> Program:
     for number in range(chance.randint(3, 12)):
         kind, name = chance.choice((*ONE_OUTPUT, "kv_write", "kv_write", "split")), f"v{number}"
         first, second = (chance.choice(values[-4:]) for _ in range(2))
+        scales = chance.choice(((), (), (), (), ("w0", "w1"), (first, "w0")))
         if kind == "kv_write":
-            calls.append(Call(kind, (first, second, version, "i0"), (f"c@{number}",)))
+            calls.append(Call(kind, (first, second, version, "i0", *scales), (f"c@{number}",)))
             version = f"c@{number}"
             continue
         made = (name,) if kind != "split" else (f"{name}a", f"{name}b", f"{name}c")
@@ -52,7 +53,7 @@ def random_program(chance: random.Random) -> Program:
         elif kind == "rms_norm":
             inputs, attributes = (first, chance.choice(("w0", "w1", second))), {"eps": chance.choice((1, 1, 2))}
         elif kind == "attention":
-            inputs = (first, version, "i0", "i1", "i2")
+            inputs = (first, version, "i0", "i1", "i2", *scales)
         calls.append(Call(kind, inputs, made, attributes))
         values += made
     outputs = {f"o{number}": chance.choice(values) for number in range(3)}
@@ -92,9 +93,12 @@ class Machine:
         steps = parse(row)
         missing = [name for name in call.inputs if name not in self.place and name not in self.values]
         assert not missing, f"{call.op} reads {missing}, which nothing has made"
-        names = dict(zip(external(steps), call.inputs, strict=True)) | dict(zip(row.outputs, call.outputs, strict=True))
+        outside = external(steps)
+        assert len(call.inputs) in (len(outside), len(outside) - len(leavable(steps)))
+        names = dict(zip(outside, call.inputs, strict=False)) | dict(zip(row.outputs, call.outputs, strict=True))
+        left = set(leavable(steps)) - set(names)
         for step in steps:
-            inner = [tuple(names.get(name, f"{call.outputs[0]}/{name}") for name in part)
+            inner = [tuple(names.get(name, f"{call.outputs[0]}/{name}") for name in part if name not in left)
                      for part in (step.inputs, step.outputs)]
             self.run(step.op, *inner, dict(call.attributes))
 

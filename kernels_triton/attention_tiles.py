@@ -1,0 +1,80 @@
+"""Sizes of attention's tiles: per family of archs, kind of step, type and size of head. Nothing is measured here; every
+entry is one that spills no register on its archs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """``rows``: of queries (token × head of a group), ``keys``: of one pass of the loop."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int = 1
+
+
+# Padded size of a head at most → tile.
+Sizes = dict[int, Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """``decode``: one new token per request; ``mixed``: some have more; ``prompt``: most rows of a 128-row tile are
+    filled; ``exact``: float32, whose products no matrix unit makes exactly; ``exact_mixed``: the same with more rows.
+    ``units``: what runs programs side by side, of the smallest device of the family that is sold as a server's."""
+
+    decode: Sizes
+    mixed: Sizes
+    prompt: Sizes
+    exact: Sizes
+    units: int
+
+
+_EXACT = {64: Tile(16, 32, 4), 128: Tile(16, 32, 4), 256: Tile(16, 16, 8)}
+_SMALL = Family(
+    decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 16, 4, 2)},
+    mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
+    prompt={64: Tile(128, 64, 8), 128: Tile(128, 32, 8), 256: Tile(64, 32, 8)},
+    exact=_EXACT,
+    units=84,
+)
+_SERVER = Family(
+    decode={64: Tile(16, 128, 4, 2), 128: Tile(16, 64, 4, 2), 256: Tile(16, 32, 4, 2)},
+    mixed={64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 2)},
+    prompt={64: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
+    exact=_EXACT,
+    units=132,
+)
+_AMPERE = replace(_SERVER, mixed=_SERVER.mixed | {128: Tile(64, 32, 4, 2)}, units=108)
+_BLACKWELL = replace(_SERVER, mixed=_SERVER.mixed | {128: Tile(64, 32, 4, 2)})
+_CDNA = Family(
+    decode={64: Tile(16, 64, 4), 128: Tile(16, 64, 4), 256: Tile(16, 32, 4)},
+    mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 4)},
+    prompt={64: Tile(128, 64, 4), 128: Tile(128, 32, 4), 256: Tile(64, 32, 4)},
+    exact=_EXACT,
+    units=256,
+)
+_RDNA = Family(
+    decode={64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)},
+    mixed={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(32, 16, 8)},
+    prompt={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(32, 16, 8)},
+    exact=_EXACT,
+    units=64,
+)
+
+FAMILIES = {
+    "sm_80": _AMPERE,
+    "sm_90": _SERVER,
+    "sm_10": _BLACKWELL,
+    "sm_": _SMALL,
+    "gfx9": _CDNA,
+    "gfx": _RDNA,
+}
+"""Arch, or what it begins with → its family; the first that fits. Others get the smallest tiles."""
+
+
+def family(arch: str) -> Family:
+    return next((sizes for start, sizes in FAMILIES.items() if arch.startswith(start)), _SMALL)
