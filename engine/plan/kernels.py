@@ -72,15 +72,22 @@ class Chooser:
         allowed = self._allowed(call.op)
         if not allowed:
             return made(None, allowed.reason)
+        front = [row for row in willing if row.priority >= 0]
+        said = "; ".join(f"{name}: {verdict.reason}" for name, verdict in considered if not verdict)
+        if not front and willing and not self.facts.get("batch_invariant"):
+            names = " and ".join(row.name for row in willing)
+            behind = f"{names} would do, behind the reference unless pinned or measured faster"
+            return made(None, f"{behind}; {said}" if said else behind)
         if not willing:
-            said = "; ".join(f"{name}: {verdict.reason}" for name, verdict in considered)
             return made(None, said or "the platform has no row for it")
-        if len(willing) > 1 and willing[0].priority == willing[1].priority:
+        first, *others = front or willing
+        if others and first.priority == others[0].priority:
             raise UserError(
-                f"kernels {willing[0].name} and {willing[1].name} of {call.op} share priority "
-                f"{willing[0].priority} and both accept {text}; pin one with --kernel {call.op}=NAME."
+                f"kernels {first.name} and {others[0].name} of {call.op} share priority "
+                f"{first.priority} and both accept {text}; pin one with --kernel {call.op}=NAME."
             )
-        return made(willing[0], dict(considered)[willing[0].name].reason)
+        reason = dict(considered)[first.name].reason
+        return made(first, reason if front else f"{reason}; batch_invariant rules the reference out")
 
     def _table(self, op: str) -> list[Kernel]:
         return sorted((row for row in self.rows if row.op == op), key=lambda row: (-row.priority, row.name))
