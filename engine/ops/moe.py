@@ -8,7 +8,9 @@ from engine.ops.spec import Case, op
 
 
 def _case(tokens: int, experts: int, top_k: int, **more: Any) -> Case:
-    sizes = {"tokens": tokens, "hidden": 24, "inner": 20, "experts": experts, "bias": int(more.pop("bias", False))}
+    hidden, inner = more.pop("widths", (24, 20))
+    sizes = {"tokens": tokens, "hidden": hidden, "inner": inner, "experts": experts}
+    sizes["bias"] = int(more.pop("bias", False))
     plain = {"scoring": "softmax", "renormalize": True, "scaling": 1.0, "groups": 1, "top_groups": 1}
     return Case(sizes, {"top_k": top_k, **plain, **more})
 
@@ -19,7 +21,9 @@ _CASES = (
     _case(5, 12, 3, renormalize=False, scaling=16.0, groups=4, top_groups=2),
     _case(9, 16, 4, scoring="sigmoid", scaling=2.5, groups=4, top_groups=2, bias=True),
     _case(3, 6, 6, scoring="sigmoid", renormalize=False),
+    _case(3, 4, 2, widths=(128, 128)),
 )
+"""The last is of whole tiles, which vendors' kernels want."""
 
 
 def _inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:

@@ -164,6 +164,7 @@ def _scaled_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
             (3, 96, 40, 0, 2, (32, 32), "float32"),
             (2, 127, 33, 1, 2, (16, 64), "bfloat16"),
             (2, 70, 7, 2, 1, (4, 32), "float32"),
+            *((3, 64, 32, place, 1, None, "bfloat16") for place in range(len(STORAGES))),
         ]
     ),
     tolerance=SUMS,
