@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_cuda.accepts import attends, stepwise
 from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
 from kernels_triton.calls import alike, columns, whole_rows
 from kernels_triton.manifest import ROWS
-from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact, feature, library
+from kernels_triton.matmul_calls import one_type, scale_groups, stored_operands, whole_pieces
+from platforms.contract import (
+    DeviceProfile,
+    Facts,
+    Kernel,
+    Predicate,
+    Verdict,
+    all_of,
+    arch,
+    fact,
+    family,
+    feature,
+    library,
+)
 
 _HALVES = ("float16", "bfloat16")
 
@@ -44,12 +58,59 @@ def _row(op: str, module: str, *accepts: Predicate, needs: Predicate = _FLASHINF
     return Kernel(op, "flashinfer", f"kernels_cuda.{module}:{op}", needs, all_of(*accepts), 10, **more)
 
 
+def _steps(op: str, kind: str, prepare: str, priority: int, needs: Predicate, *accepts: Predicate) -> Kernel:
+    """A row whose calls share what ``prepare`` makes of a step; captured, it serves one new token of each request."""
+    module = f"kernels_cuda.{op}"
+    suffix = f"_{kind}" if kind else ""
+    return Kernel(
+        op,
+        f"flashinfer{suffix}",
+        f"{module}:{op}{suffix}",
+        needs,
+        all_of(stepwise, *accepts),
+        priority,
+        graph_batches="single",
+        prepare=f"{module}:{prepare}",
+    )
+
+
+_PAGES, _HEADS = (16, 32, 64), (64, 128, 256)
+"""Those that users run; the library builds kernels for others, which nobody vouches for."""
+
+
 _FP8 = all_of(_FLASHINFER, feature("dtype.fp8_e4m3fn"))
 _STORED = fact("storage", lambda name: name == "float8_e4m3fn", "float8_e4m3fn")
 _REDUCED = (*_HALVES, "float32")
 
+_COPIED = all_of(library("triton", "3.6"), family("hopper", "blackwell"), feature("copy.tma"))
+
+
+def _copied(op: str, priority: int, *accepts: Predicate, invariant: bool) -> Kernel:
+    """Our own products with descriptors, after the library's rows."""
+    return Kernel(
+        op,
+        "triton_tma",
+        f"kernels_cuda.matmul:{op}",
+        _COPIED,
+        all_of(*accepts),
+        priority,
+        batch_invariant=invariant,
+        build="kernels_triton.build:build",
+    )
+
+
 KERNELS: tuple[Kernel, ...] = (
     *ROWS,
+    _copied("linear", -4, alike(1, *_HALVES), one_type, whole_pieces(2), invariant=True),
+    _copied(
+        "scaled_linear",
+        7,
+        alike(1, "float8_e4m3fn"),
+        stored_operands,
+        scale_groups,
+        whole_pieces(1, 128),
+        invariant=False,
+    ),
     _row("rms_norm", "norm", alike(2, *_HALVES)),
     _row("silu_and_mul", "activation", alike(1, *_HALVES)),
     _row(
@@ -78,6 +139,18 @@ KERNELS: tuple[Kernel, ...] = (
         _STORED,
         _reduces,
         needs=_FP8,
+    ),
+    _steps(
+        *("attention", "", "prepare_planned", 10, _FLASHINFER),
+        attends(pages=_PAGES, heads=_HEADS, softcap=True, stored=True),
+    ),
+    _steps(
+        *("attention", "xqa", "prepare_decode", 11, all_of(_FLASHINFER, arch("sm_90", "sm_120", "sm_121"))),
+        attends(pages=(*_PAGES, 128), heads=_HEADS, group=16, stored=True),
+    ),
+    _steps(
+        *("attention", "trtllm", "prepare_context", 12, all_of(_FLASHINFER, arch("sm_100", "sm_103"))),
+        attends(pages=_PAGES, heads=_HEADS),
     ),
 )
 """The library's rows lead the portable ones by priority. It has no norm with a scale per token or group and no

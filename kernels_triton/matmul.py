@@ -38,7 +38,8 @@ BAND = 8
 """Tiles of rows that share the weights of a column before the next column's are read."""
 
 
-def _table(**tiles: Mapping[int, Tile]) -> Table:
+def table_of(**tiles: Mapping[int, Tile]) -> Table:
+    """``any`` stands for every arch."""
     return MappingProxyType({name.replace("any", ""): MappingProxyType(found) for name, found in tiles.items()})
 
 
@@ -46,7 +47,7 @@ _SMALL = {32: Tile(32, 64, 128, 4, 4), 64: Tile(64, 64, 128, 4, 4)}
 _SMALL_AMD = {32: Tile(32, 64, 128, 4, 2), 64: Tile(64, 64, 128, 4, 2)}
 _DEEP = {16: Tile(16, 32, 256, 4, 5), **_SMALL, 0: Tile(128, 128, 128, 8, 3)}
 
-ROWS = _table(
+ROWS = table_of(
     any={16: Tile(16, 32, 256, 4, 4), **_SMALL, 0: Tile(128, 128, 128, 8, 3)},
     sm_90=_DEEP,
     sm_10=_DEEP,
@@ -54,16 +55,22 @@ ROWS = _table(
     gfx1={16: Tile(16, 32, 256, 4, 2), **_SMALL_AMD, 0: Tile(128, 64, 128, 8, 2)},
 )
 """For a scale per row of x and of the weight. Rows from 64 on get wgmma on sm_90 and tcgen05 on sm_100."""
-BLOCKS = _table(
+BLOCKS = table_of(
     any={16: Tile(16, 32, 128, 4, 6), **_SMALL, 0: Tile(128, 64, 128, 8, 3)},
     gfx={16: Tile(16, 32, 128, 4, 2), **_SMALL_AMD, 0: Tile(128, 64, 128, 8, 2)},
 )
 """For scales of blocks: the sum of a block and the total share the registers. ``depth`` is at most that of a block."""
-STEADY = _table(any={0: Tile(64, 64, 128, 4, 4)}, gfx={0: Tile(64, 64, 128, 4, 2)})
+SHALLOW = table_of(
+    any={0: Tile(64, 64, 64, 4, 4)},
+    gfx={0: Tile(64, 64, 64, 4, 2)},
+    gfx9={0: Tile(64, 64, 64, 2, 2)},
+)
+"""For blocks of fewer columns than the other tiles are deep, whatever the number of tokens."""
+STEADY = table_of(any={0: Tile(64, 64, 128, 4, 4)}, gfx={0: Tile(64, 64, 128, 4, 2)})
 """For either, whatever the number of tokens, so that the sums of a token never depend on it."""
-DENSE = _table(any={0: Tile(64, 64, 64, 4, 4)}, gfx={0: Tile(64, 64, 64, 4, 2)})
+DENSE = table_of(any={0: Tile(64, 64, 64, 4, 4)}, gfx={0: Tile(64, 64, 64, 4, 2)})
 """For 16-bit types, as ``STEADY``."""
-SINGLE = _table(any={0: Tile(32, 32, 32, 4, 2)})
+SINGLE = table_of(any={0: Tile(32, 32, 32, 4, 2)})
 """For float32, as ``STEADY``: no matrix unit of NVIDIA makes its products exactly."""
 APART = {1: Tile(32, 32, 64, 4, 1), 2: Tile(32, 32, 32, 4, 1), 4: Tile(32, 32, 32, 4, 1)}
 """Bytes of an element → the tile for rows that begin anywhere, whose elements are loaded one by one."""
@@ -191,7 +198,8 @@ def run_matmul(
     side, columns = block or (1, tile.depth)
     depth = min(tile.depth, columns & -columns)
     if regular and depth < tile.depth:
-        tile = tile_for(table, arch_of(x), 64)
+        tile = tile_for(SHALLOW, arch_of(x), m)
+        depth = min(tile.depth, depth)
     out = torch.empty((*x.shape[:-1], n), dtype=kind, device=x.device)
     launch(
         matmul_kernel,

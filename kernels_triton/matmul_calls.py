@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernels_triton.calls import FLOAT8, columns
-from platforms.contract import DeviceProfile, Facts, Verdict
+from platforms.contract import DeviceProfile, Facts, Predicate, Verdict
 
 STORED = {**FLOAT8, "int8": "dtype.int8"}
 """Types of stored values → the feature a device needs for their products."""
@@ -46,6 +46,26 @@ def scale_groups(profile: DeviceProfile, facts: Facts) -> Verdict:
     if found[:1] == ("int8",) and isinstance(run, int) and run > LARGEST_SUM:
         return Verdict(False, f"sums of {run} products of int8, an int32 holds {LARGEST_SUM}")
     return Verdict(True, f"groups of {run} columns" if block else "one scale per row")
+
+
+def whole_pieces(size: int, depth: int = 1) -> Predicate:
+    """Rows of operands, of ``size`` bytes an element, and of the result are whole 16-byte pieces, as descriptors need
+    them; groups of columns are a multiple of ``depth``."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        shapes, block, result = facts.get("call_shapes", ()), facts.get("block"), facts.get("result")
+        weight = 1 if size > 1 else 2
+        width, out = columns(shapes, 0), shapes[weight][0] if weight < len(shapes) else None
+        if not isinstance(width, int) or not isinstance(out, int):
+            return Verdict(False, "shapes of the call unknown")
+        made = 4 if result == "float32" else 2
+        if width * size % 16 or out * made % 16:
+            return Verdict(False, f"rows of {width * size} and {out * made} bytes, needs multiples of 16")
+        if block is not None and block[1] % depth:
+            return Verdict(False, f"groups of {block[1]} columns, needs a multiple of {depth}")
+        return Verdict(True, f"rows of {width * size} and {out * made} bytes")
+
+    return check
 
 
 def one_type(profile: DeviceProfile, facts: Facts) -> Verdict:

@@ -71,7 +71,7 @@ def repair() -> None:
         return dot(self, *wide, *more)
 
     def create_masked_store(self: Any, places: Any, values: Any, mask: Any, *more: Any) -> Any:
-        _STORED.append(places.data[mask.data.astype(bool)].ravel())
+        _STORED.append(places.data[np.asarray(mask.data).astype(bool)].ravel())
         return store(self, places, values, mask, *more)
 
     def patch_core(lang: Any, scope: Any) -> None:
