@@ -82,7 +82,7 @@ _FP8 = all_of(_FLASHINFER, feature("dtype.fp8_e4m3fn"))
 _STORED = fact("storage", lambda name: name == "float8_e4m3fn", "float8_e4m3fn")
 _REDUCED = (*_HALVES, "float32")
 
-_COPIED = all_of(library("triton", "3.6"), family("hopper", "blackwell"), feature("copy.tma"))
+_COPIED = all_of(library("triton", "3.7"), family("hopper", "blackwell"), feature("copy.tma"))
 
 
 def _copied(op: str, priority: int, *accepts: Predicate, invariant: bool) -> Kernel:
