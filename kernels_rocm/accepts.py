@@ -105,6 +105,21 @@ def attends(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(window is None or window > 0, f"{text}, window {window}")
 
 
+def latents(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Whole pages are tiles, which one group of threads shares; nothing of a row or a page is masked."""
+    shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())
+    if len(shapes) != 7 or len(dtypes) != 7 or len(shapes[2]) != 3 or not {"kv_rank", "rope"} <= facts.keys():
+        return Verdict(False, "kv_rank, rope or inputs of the call unknown")
+    if len(set(dtypes[:4])) != 1 or dtypes[0] not in HALVES:
+        return Verdict(False, f"types {' '.join(dtypes[:4])}, needs one of 16 bits")
+    sizes = page, rank, rope = shapes[2][1], facts["kv_rank"], facts["rope"]
+    text = f"pages of {page} latents of {rank} and {rope}"
+    if not all(isinstance(size, int) and size >= 16 and size & (size - 1) == 0 for size in sizes):
+        return Verdict(False, f"{text}; needs powers of two from 16 on")
+    needed, most = 2 * page * (rank + rope), profile.limits.get("shared_memory", 0)
+    return Verdict(needed <= most, f"{text}: {needed} bytes of {most} shared by a group")
+
+
 def cached(first: int) -> Predicate:
     """A cache of the queries' type, or of the device's 8-bit float, with a scale for keys and one for values if any:
     inputs ``first`` and the next."""

@@ -77,6 +77,12 @@ CALLS: Mapping[str, LibraryCall] = MappingProxyType(
         "attention_static": _call(
             "aiter.ops.triton.attention.unified_attention.unified_attention", "0.1.10", f"{_UNIFIED} output_scale"
         ),
+        "mla": _call(
+            "aiter.ops.triton.attention.mla.mla_prefill_fwd",
+            "0.1.16",
+            "q kv_buffer out cu_seqlens_q seqused_k max_seqlen_kv block_tables softmax_scale kv_lora_rank "
+            "qk_rope_head_dim causal q_descale kv_descale",
+        ),
         "gemm_rows": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8", "0.1.4", "XQ WQ x_scale w_scale bias dtype"),
         "gemm_blocks": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale", "0.1.4", "XQ WQ x_scale w_scale dtype"),
         "experts": _call("aiter.fused_moe.fused_moe", "", "hidden_states w1 w2 topk_weight topk_ids"),

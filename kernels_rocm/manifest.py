@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_rocm.accepts import HALVES, attends, cached, experts, float8, product, routing
+from kernels_rocm.accepts import HALVES, attends, cached, experts, float8, latents, product, routing
 from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_BLOCK, WIDEST_ROW, gate_vector, group_fits, norm_vector
 from kernels_rocm.needs import aiter
 from kernels_triton.calls import FLOAT8, alike, columns, two_parts, whole_rows
@@ -169,6 +169,7 @@ KERNELS: tuple[Kernel, ...] = (
         *(cached(6), float8, attends),
         priority=_SECOND,
     ),
+    _row("mla_attention", "mla", aiter("mla", calls=("mla",)), latents, priority=_SECOND),
     _row("all_reduce_add_rms_norm", "collective", _REDUCE, *_SUM, _reduces),
     _row("all_reduce_rms_norm", "collective", _REDUCE, alike(2, *HALVES), whole_rows(1), _width(1), _reduces),
 )

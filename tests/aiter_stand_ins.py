@@ -124,6 +124,23 @@ def unified_attention(q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_s
         out[first:last] = made.clamp(*limits(out.dtype)).to(out.dtype)
     return out
 """,
+    "ops/triton/attention/mla.py": """
+def mla_prefill_fwd(q, kv_buffer, out, cu_seqlens_q, seqused_k, max_seqlen_kv, block_tables, softmax_scale,
+        kv_lora_rank, qk_rope_head_dim, causal, q_descale, kv_descale, out_scale=None, shuffled_kv_cache=False):
+    assert causal and q.is_contiguous() and kv_buffer.shape[2] == 1 and block_tables.dtype == torch.int32
+    assert q.shape[-1] == kv_buffer.shape[-1] == kv_lora_rank + qk_rope_head_dim and kv_buffer.shape[1] % 16 == 0
+    for request, length in enumerate(seqused_k.tolist()):
+        first, last = cu_seqlens_q[request : request + 2].tolist()
+        assert length <= max_seqlen_kv
+        if first == last:
+            continue
+        rows = kv_buffer[block_tables[request].long()].flatten(0, 2)[:length].float()
+        scores = q[first:last].float().transpose(0, 1) @ rows.T * softmax_scale
+        ahead = torch.arange(length) > torch.arange(length - (last - first), length)[:, None]
+        made = scores.masked_fill(ahead, float("-inf")).softmax(-1) @ rows[:, :kv_lora_rank]
+        out[first:last] = made.transpose(0, 1).to(out.dtype)
+    return out
+""",
     "ops/gemm_op_a8w8.py": """
 def gemm_a8w8(XQ, WQ, x_scale, w_scale, bias=None, dtype=torch.bfloat16, splitK=None):
     assert XQ.dtype == WQ.dtype and x_scale.dtype == w_scale.dtype == torch.float32

@@ -33,6 +33,7 @@ MIX = {"tokens": 5, "hidden": 128, "inner": 128, "experts": 16}
 PLAIN = {"scoring": "softmax", "renormalize": True, "scaling": 1.0, "groups": 1, "top_groups": 1}
 BATCH = {"tokens": 11, "requests": 3, "blocks": 9, "page": 16, "heads": 4, "kv_heads": 2}
 ATTENDS = {"heads": 4, "kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": None}
+LATENT = {"heads": 3, "nope": 12, "rope": 16, "kv_rank": 32, "value": 20, "scale": 0.2}
 PRODUCT = {"tokens": 3, "hidden": 256, "out": 128, "bias": 0}
 FN8, INT8 = 1, 2
 """Places of the device's two 8-bit types among the op's storages."""
@@ -81,6 +82,8 @@ CASES = [
         {**MIX, "experts": 32, "bias": 1},
         {**PLAIN, "top_k": 4, "scoring": "sigmoid", "groups": 8, "top_groups": 2},
     ),
+    ("mla_attention", {**BATCH, "page": 32}, LATENT),
+    ("mla_attention", {**BATCH, "tokens": 13, "requests": 5}, LATENT),
     ("attention", BATCH, attending()),
     ("attention", BATCH, attending(window=3)),
     ("attention", {**BATCH, "tokens": 13, "requests": 5}, attending(head_dim=80)),
@@ -162,17 +165,18 @@ def test_every_row_is_run_above():
 
 
 @pytest.mark.parametrize(
-    "op", ["scaled_linear", "moe", "attention", "rms_norm_quantize_static", "silu_and_mul_quantize_static"]
+    "op",
+    ["scaled_linear", "moe", "attention", "mla_attention", "rms_norm_quantize_static", "silu_and_mul_quantize_static"],
 )
 def test_a_step_without_tokens_asks_nothing_of_the_library(monkeypatch, op):
     """A launch of no blocks is an error, and what the library does of it is not said."""
     monkeypatch.setitem(sys.modules, "aiter", None)
     _, sizes, attributes = next(case for case in CASES if case[0] == op)
     inputs = inputs_of(op, sizes, attributes)
-    rows = {"moe": (0, 1)}.get(op, (0,))
+    rows = {"moe": (0, 1), "mla_attention": (0, 1)}.get(op, (0,))
     empty = [x[:0] if at in rows else x for at, x in enumerate(inputs)]
-    if op == "attention":
-        empty[3], empty[4] = torch.zeros_like(empty[3]), torch.zeros_like(empty[4])
+    if op.endswith("attention"):
+        empty = [torch.zeros_like(x) if x.dtype == torch.int32 else x for x in empty]
     for found in as_tuple(load_target(ROWS[op].target)(*empty, **attributes)):
         assert len(found) == 0
 

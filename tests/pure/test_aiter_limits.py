@@ -180,6 +180,39 @@ def test_a_cache_of_8_bits_is_the_devices_own_with_both_scales_or_none(target):
     assert not takes("attention", target, wide)
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, ("gfx942", "gfx950")),
+        ({"page": 8}, ()),
+        ({"page": 24}, ()),
+        ({"page": 32}, ("gfx942", "gfx950")),
+        ({"page": 64}, ("gfx950",)),
+        ({"page": 256}, ()),
+        ({"rank": 384}, ()),
+        ({"rope": 8}, ()),
+        ({"dtype": "float16"}, ("gfx942", "gfx950")),
+        ({"dtype": "float32"}, ()),
+        ({"cache": FNUZ}, ()),
+    ],
+    ids=str,
+)
+def test_latent_attention_shares_a_page_among_threads(change, expected):
+    at = {"page": 16, "rank": 512, "rope": 64, "dtype": HALF, **change}
+    dtype = at["dtype"]
+    facts = {
+        "kv_rank": at["rank"],
+        "rope": at["rope"],
+        "call_shapes": (
+            *(("tokens", 16 * 128), ("tokens", 16 * at["rope"]), ("pool", at["page"], at["rank"] + at["rope"])),
+            *((16 * 256, at["rank"]), ("requests", "width"), ("edges",), ("requests",)),
+        ),
+        "call_dtypes": (dtype, dtype, at.get("cache", dtype), dtype, "int32", "int32", "int32"),
+    }
+    for target in ("gfx90a", "gfx942", "gfx950", "gfx1201"):
+        assert takes("mla_attention", target, facts) is (target in expected)
+
+
 STATIC = {
     "rms_norm_quantize_static": (1, False),
     "add_rms_norm_quantize_static": (2, False),
@@ -208,8 +241,12 @@ def test_static_scales(op, target):
 @pytest.mark.parametrize("op", sorted(ROWS))
 def test_a_release_before_what_is_passed_was_declared_is_too_old(op):
     """One that does not say its number is looked at when it is first called."""
-    older = {"silu_and_mul_quantize_dynamic": "0.1.14.post1", "dual_rms_norm": "0.1.13.post1"}
-    newer = {"silu_and_mul_quantize_dynamic": "0.1.15", "dual_rms_norm": "0.1.14"}
+    older = {
+        "silu_and_mul_quantize_dynamic": "0.1.14.post1",
+        "dual_rms_norm": "0.1.13.post1",
+        "mla_attention": "0.1.15",
+    }
+    newer = {"silu_and_mul_quantize_dynamic": "0.1.15", "dual_rms_norm": "0.1.14", "mla_attention": "0.1.16"}
     for version, expected in [
         (older.get(op, "0.1.3"), op in ("rms_norm", "silu_and_mul")),
         (newer.get(op, "0.1.13"), True),
@@ -223,6 +260,7 @@ def test_a_release_before_what_is_passed_was_declared_is_too_old(op):
 WORDS = {
     "scaled_linear": "LINEAR",
     "moe": "MOE",
+    "mla_attention": "MLA",
     "attention": "UNIFIED_ATTENTION",
     "attention_quantize_static": "UNIFIED_ATTENTION",
     "rms_norm_quantize_static": "RMSNORM",
@@ -299,7 +337,7 @@ ODD = st.fixed_dictionaries(
         "scoring": st.sampled_from(["softmax", "sigmoid"]),
         "renormalize": st.booleans(),
         **{name: st.integers(0, 65) for name in ("top_k", "groups", "top_groups", "heads", "kv_heads")},
-        "head_dim": st.sampled_from([None, 1, 64, 128]),
+        **{name: st.sampled_from([None, 1, 64, 128]) for name in ("head_dim", "kv_rank", "rope")},
         "window": st.sampled_from([None, 0, 7]),
         "use_aiter": st.text(max_size=5),
     },
