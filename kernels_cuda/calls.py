@@ -11,6 +11,8 @@ from types import MappingProxyType
 MINIMUM, BELOW = "0.7.4", "0.8"
 """Versions whose signatures these are: from the one, and before the other."""
 
+_PAGED = "flashinfer.prefill:BatchPrefillWithPagedKVCacheWrapper"
+
 CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "flashinfer.norm:rmsnorm": ("input", "weight", "eps", "out"),
@@ -26,6 +28,30 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("use_oneshot", "fp32_acc"),
         ),
         "flashinfer.comm.mnnvl:TorchDistBackend": ("group",),
+        _PAGED: (
+            *("float_workspace_buffer", "kv_layout", "use_cuda_graph", "qo_indptr_buf", "paged_kv_indptr_buf"),
+            *("paged_kv_indices_buf", "paged_kv_last_page_len_buf", "backend"),
+        ),
+        f"{_PAGED}.reset_workspace_buffer": ("float_workspace_buffer", "int_workspace_buffer"),
+        f"{_PAGED}.plan": (
+            *("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len", "num_qo_heads"),
+            *("num_kv_heads", "head_dim_qk", "page_size", "causal", "sm_scale", "window_left", "logits_soft_cap"),
+            *("q_data_type", "kv_data_type", "seq_lens", "uniform_q_len"),
+        ),
+        f"{_PAGED}.run": ("q", "paged_kv_cache", "out"),
+        "flashinfer.decode:xqa_batch_decode_with_kv_cache": (
+            *("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len", "bmm1_scale"),
+            *("bmm2_scale", "window_left", "out", "kv_layout"),
+        ),
+        "flashinfer.decode:trtllm_batch_decode_with_kv_cache": (
+            *("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len", "bmm1_scale"),
+            *("bmm2_scale", "window_left", "out", "kv_layout", "backend", "multi_ctas_kv_counter_buffer"),
+        ),
+        "flashinfer.prefill:trtllm_batch_context_with_kv_cache": (
+            *("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_q_len", "max_kv_len"),
+            *("bmm1_scale", "bmm2_scale", "batch_size", "cum_seq_lens_q", "cum_seq_lens_kv", "window_left", "out"),
+            *("kv_layout", "multi_ctas_kv_counter_buffer"),
+        ),
     }
 )
 """``module:name`` or ``module:class.method`` → keywords."""

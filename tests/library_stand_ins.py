@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 import types
 
+from tests.flashinfer_stand_ins import ATTENTION
+
 _FLASHINFER = {
     "norm": """
 def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None):
@@ -75,8 +77,9 @@ def rms(x, weight, eps):
 
 def install_flashinfer(monkeypatch) -> None:
     """The modules that its rows call."""
-    for name in ("", *_FLASHINFER):
+    texts = _FLASHINFER | ATTENTION
+    for name in ("", *texts):
         module = types.ModuleType(".".join(filter(None, ("flashinfer", name))))
         module.__path__ = []
-        exec(_COMMON + _FLASHINFER.get(name, ""), module.__dict__)
+        exec(_COMMON + texts.get(name, ""), module.__dict__)
         monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -27,7 +27,7 @@ FN = {"storage": "float8_e4m3fn"}
 
 
 def rows(table, name):
-    return {row.op: row for row in table if row.name == name}
+    return {row.op: row for row in table if row.name == name and not row.prepare}
 
 
 FLASHINFER = rows(CUDA, "flashinfer")

@@ -1,0 +1,68 @@
+"""What rows of FlashInfer ask of a call, as its sources and its users' failures say. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from platforms.contract import DeviceProfile, Facts, Predicate, Verdict
+
+HALVES = ("float16", "bfloat16")
+WHOLE = ("STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE")
+"""Modes that call a row while they trace, with no step to prepare."""
+
+
+def stepwise(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Every call belongs to a step that was prepared."""
+    mode = facts.get("mode", "")
+    return Verdict(mode not in WHOLE, f"mode {mode or 'unknown'}" + (" calls it without a step" * (mode in WHOLE)))
+
+
+def attends(
+    *, pages: tuple[int, ...], heads: tuple[int, ...], group: int = 0, softcap: bool = False, stored: bool = False
+) -> Predicate:
+    """Sizes that kernels are made for. ``group``: most query heads of a key head, 0 for any; ``softcap``: they know
+    one; ``stored``: a cache of ``float8_e4m3fn`` with one scale each for keys and values may be read."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())
+        names = ("heads", "kv_heads", "head_dim", "window")
+        if len(shapes) < 5 or len(dtypes) != len(shapes) or len(shapes[1]) != 5 or not set(names) <= set(facts):
+            return Verdict(False, "inputs of the call unknown")
+        cached = _cached(profile, dtypes, stored)
+        if not cached:
+            return cached
+        page, dim, many, few = shapes[1][2], facts["head_dim"], facts["heads"], facts["kv_heads"]
+        text = f"{many} over {few} heads of {dim} in pages of {page}"
+        if page not in pages or dim not in heads:
+            return Verdict(False, f"{text}; needs heads of {_any(heads)} in pages of {_any(pages)}")
+        if not isinstance(many, int) or not isinstance(few, int) or few < 1 or many % few:
+            return Verdict(False, f"{text}; needs whole groups")
+        if group and many // few > group:
+            return Verdict(False, f"{text}; needs groups of at most {group}")
+        if facts.get("softcap", 0.0) and not softcap:
+            return Verdict(False, f"scores capped at {facts['softcap']}, which these kernels do not do")
+        window = facts["window"]
+        return Verdict(window is None or window > 0, f"{text}, window {window}, {cached.reason}")
+
+    return check
+
+
+def _cached(profile: DeviceProfile, dtypes: tuple[Any, ...], stored: bool) -> Verdict:
+    queries, cache, scales = dtypes[0], dtypes[1], dtypes[5:]
+    if queries not in HALVES:
+        return Verdict(False, f"queries of {queries}, needs {_any(HALVES)}")
+    if cache == queries:
+        return Verdict(not scales, f"a cache of {cache}" + (" with scales, which are not read" * bool(scales)))
+    if not stored or cache != "float8_e4m3fn":
+        return Verdict(False, f"queries of {queries} and a cache of {cache}")
+    if f"dtype.fp8_{cache.partition('_')[2]}" not in profile.features:
+        return Verdict(False, f"a cache of {cache}; dtype.fp8_e4m3fn absent")
+    if profile.arch in ("sm_120", "sm_121"):
+        return Verdict(
+            False, f"a cache of {cache}: on {profile.arch} it gave users garbage (vLLM issues 41651, 54225)"
+        )
+    return Verdict(tuple(scales) == ("float32", "float32"), f"a cache of {cache} with scales of {scales or 'none'}")
+
+
+def _any(names: tuple[Any, ...]) -> str:
+    return " or ".join(map(str, names))

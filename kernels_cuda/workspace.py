@@ -1,0 +1,26 @@
+"""Memory that the library works in: made at first use, kept for the process, shared by all that run one after another
+on a device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+FLOATS = 394 << 20
+"""Bytes for partial results: what users know from vLLM, enough for the splits of any batch it serves."""
+INTEGERS = 8 << 20
+"""Bytes for a schedule; the library makes as much for each wrapper."""
+COUNTERS = 4 << 20
+"""Bytes of counters that kernels leave at zero: four for each request and head, rounded up."""
+
+
+@cache
+def zeroed(device: torch.device, size: int, name: str) -> torch.Tensor:
+    """``size`` bytes, zero when first used, for everything that says the same ``name``."""
+    return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def arch_of(device: torch.device) -> str:
+    """``sm_90`` and the like; ``""`` where there is no device."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device)) if device.type == "cuda" else ""

@@ -1,0 +1,107 @@
+"""FlashInfer's paged attention, carried out with torch: what `flashinfer-apis.md` of the project's references and the
+library's own sources say of arguments, order of calls and buffers. Texts of modules, without their imports."""
+
+PREFILL = """
+class BatchPrefillWithPagedKVCacheWrapper:
+    made = []
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, qo_indptr_buf=None,
+            paged_kv_indptr_buf=None, paged_kv_indices_buf=None, paged_kv_last_page_len_buf=None, custom_mask_buf=None,
+            mask_indptr_buf=None, backend="auto", jit_args=None, jit_kwargs=None, variant_owns_mask=False,
+            max_total_num_rows=None):
+        assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8 and backend in ("fa2", "fa3")
+        self.backend, self.graph, self.plans, self.floats = backend, use_cuda_graph, 0, float_workspace_buffer
+        self.buffers = [qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf]
+        if use_cuda_graph:
+            assert all(torch.is_tensor(x) for x in self.buffers)
+            self.fixed = len(paged_kv_last_page_len_buf)
+            assert len(qo_indptr_buf) == len(paged_kv_indptr_buf) == self.fixed + 1
+        BatchPrefillWithPagedKVCacheWrapper.made.append(self)
+    def reset_workspace_buffer(self, float_workspace_buffer, int_workspace_buffer):
+        assert int_workspace_buffer.numel() == 8 << 20
+        self.integers = int_workspace_buffer
+    def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads,
+            head_dim_qk, page_size, head_dim_vo=None, custom_mask=None, packed_custom_mask=None, causal=False,
+            pos_encoding_mode="NONE", use_fp16_qk_reduction=False, sm_scale=None, window_left=-1, logits_soft_cap=None,
+            rope_scale=None, rope_theta=None, q_data_type="float16", kv_data_type=None, o_data_type=None,
+            non_blocking=True, prefix_len_ptr=None, token_pos_in_items_ptr=None, token_pos_in_items_len=0,
+            max_item_len_ptr=None, seq_lens=None, seq_lens_q=None, block_tables=None, max_token_per_sequence=None,
+            max_sequence_kv=None, fixed_split_size=None, disable_split_kv=False, uniform_q_len=None,
+            use_token_head_sf=False):
+        given = [qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len]
+        assert causal and all(x.dtype == torch.int32 and x.device.type == "cpu" for x in (*given, seq_lens))
+        pages = paged_kv_indptr[1:] - paged_kv_indptr[:-1]
+        assert torch.equal(seq_lens, (pages - 1) * page_size + paged_kv_last_page_len) and (pages > 0).all()
+        if self.graph:
+            assert len(paged_kv_last_page_len) == self.fixed and len(paged_kv_indices) <= len(self.buffers[2])
+            for buffer, x in zip(self.buffers, given):
+                buffer[:len(x)].copy_(x)
+        else:
+            self.buffers = [x.clone() for x in given]
+        self.plans += 1
+        self.planned = dict(heads=num_qo_heads, kv_heads=num_kv_heads, dim=head_dim_qk, page=page_size, scale=sm_scale,
+            left=window_left, cap=logits_soft_cap, types=(q_data_type, kv_data_type), rows=int(qo_indptr[-1]))
+    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
+            return_lse=False, lse_base="log2", lse_layout="NH", enable_pdl=None, window_left=None, sinks=None,
+            kv_cache_sf=None):
+        p, (k, v) = self.planned, paged_kv_cache
+        assert q.shape == out.shape == (p["rows"], p["heads"], p["dim"]) and (q.dtype, k.dtype) == p["types"]
+        edges, pages, indices, last = (x.tolist() for x in self.buffers)
+        for at in range(len(last)):
+            table = indices[pages[at]:pages[at + 1]]
+            attend(q, k, v, out, edges[at], edges[at + 1], table, (len(table) - 1) * p["page"] + last[at], p["scale"],
+                p["left"], p["cap"])
+"""
+
+CONTEXT = """
+def trtllm_batch_context_with_kv_cache(query, kv_cache, workspace_buffer, block_tables, seq_lens, max_q_len, max_kv_len,
+        bmm1_scale, bmm2_scale, batch_size, cum_seq_lens_q, cum_seq_lens_kv, window_left=-1, out=None, out_dtype=None,
+        o_sf_scale=None, o_sf_vec_size=None, kv_layout="HND", enable_pdl=None, sinks=None, kv_cache_sf=None,
+        multi_ctas_kv_counter_buffer=None):
+    assert kv_layout == "NHD" and batch_size == len(seq_lens) and bmm2_scale == 1.0 and query.is_contiguous()
+    edges, ends = cum_seq_lens_q.tolist(), cum_seq_lens_kv.tolist()
+    assert ends == [0, *torch.cumsum(seq_lens, 0).tolist()] and cum_seq_lens_kv.dtype == torch.int32
+    assert max_q_len == max(b - a for a, b in zip(edges, edges[1:])) and max_kv_len == int(seq_lens.max())
+    for at, length in enumerate(seq_lens.tolist()):
+        attend(query, *kv_cache, out, edges[at], edges[at + 1], block_tables[at].tolist(), length, bmm1_scale,
+            window_left, None)
+"""
+
+DECODE = """
+def xqa_batch_decode_with_kv_cache(query, kv_cache, workspace_buffer, block_tables, seq_lens, max_seq_len,
+        bmm1_scale=1.0, bmm2_scale=1.0, window_left=-1, out=None, sinks=None, kv_layout="NHD", enable_pdl=None,
+        q_len_per_req=1, o_scale=1.0, mask=None, kv_cache_sf=None, q_cu_seq_lens=None):
+    assert kv_layout == "NHD" and len(query) == len(seq_lens) and not workspace_buffer[: 8 << 20].any()
+    assert (seq_lens > 0).all() and int(seq_lens.max()) <= max_seq_len and query.is_contiguous()
+    single.append("xqa")
+    for at, length in enumerate(seq_lens.tolist()):
+        attend(query, *kv_cache, out, at, at + 1, block_tables[at].tolist(), length, bmm1_scale, window_left, None)
+    out.mul_(bmm2_scale)
+
+def trtllm_batch_decode_with_kv_cache(query, kv_cache, workspace_buffer, block_tables, seq_lens, max_seq_len,
+        bmm1_scale=1.0, bmm2_scale=1.0, window_left=-1, out=None, out_dtype=None, o_sf_scale=None, o_sf_vec_size=None,
+        sinks=None, kv_layout="HND", enable_pdl=None, backend="auto", q_len_per_req=1, o_scale=1.0, mask=None,
+        multi_ctas_kv_counter_buffer=None):
+    assert backend == "trtllm-gen" and kv_layout == "NHD" and len(query) == len(seq_lens) and (seq_lens > 0).all()
+    assert int(seq_lens.max()) <= max_seq_len and not multi_ctas_kv_counter_buffer.any() and query.is_contiguous()
+    single.append("trtllm")
+    for at, length in enumerate(seq_lens.tolist()):
+        attend(query, *kv_cache, out, at, at + 1, block_tables[at].tolist(), length, bmm1_scale, window_left, None)
+"""
+
+COMMON = """
+single = []
+
+def attend(q, k, v, out, first, stop, table, length, scale, left, cap):
+    new, group = stop - first, q.shape[1] // k.shape[2]
+    keys, values = (x[torch.tensor(table)].flatten(0, 1)[:length].double().repeat_interleave(group, 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q[first:stop].double(), keys) * scale
+    if cap:
+        scores = (scores / cap).tanh() * cap
+    behind = torch.arange(length - new, length)[:, None] - torch.arange(length)
+    hidden = (behind < 0) | (behind > left if left >= 0 else False)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    out[first:stop] = torch.einsum("hqk,khd->qhd", weights, values).to(out.dtype)
+"""
+
+ATTENTION = {"prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
+"""Module → text."""
