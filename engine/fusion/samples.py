@@ -117,7 +117,11 @@ CASES: dict[str, tuple[Case, ...]] = {
 SAMPLES: dict[str, Sample] = {
     "attention_quantize_static": (
         _attended,
-        tuple(Case(case.sizes, {**case.attributes, "storage": "float8_e4m3fn"}) for case in OPS["attention"].cases),
+        tuple(
+            Case(case.sizes, {**case.attributes, "storage": storage})
+            for storage, least in (("float8_e4m3fn", 0), ("float8_e4m3fnuz", -1))
+            for case in OPS["attention"].cases[least:]
+        ),
     ),
     "qk_norm_rotary": (_normed, _rotary_cases(eps=1e-6)),
     "qk_norm_rotary_kv_write": (_normed_written, _rotary_cases(*_FLAVOURS, eps=1e-6)),

@@ -95,10 +95,14 @@ def _attention_shapes(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, .
     inputs=_attention_inputs,
     cases=tuple(
         Case(
-            {"tokens": tokens, "requests": 3 + pad, "blocks": 9, "page": 4},
+            {"tokens": tokens, "requests": 3 + pad, "blocks": 9, "page": page},
             {"heads": h, "nope": n, "rope": r, "kv_rank": k, "value": v, "scale": (n + r) ** -0.5},
         )
-        for tokens, pad, h, n, r, k, v in [(11, 0, 2, 8, 4, 16, 8), (13, 2, 3, 12, 8, 24, 20)]
+        for tokens, pad, page, h, n, r, k, v in [
+            (11, 0, 4, 2, 8, 4, 16, 8),
+            (13, 2, 4, 3, 12, 8, 24, 20),
+            (11, 0, 16, 2, 8, 16, 32, 8),
+        ]
     ),
     host_reads=True,
     tolerance={"float64": (1e-10, 1e-10), "float32": (1e-4, 2e-5), "float16": (1e-2, 5e-3), "bfloat16": (5e-2, 2e-2)},

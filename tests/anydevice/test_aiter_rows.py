@@ -340,3 +340,15 @@ def test_a_module_without_source_is_told(monkeypatch):
         module.rms_norm = lambda **given: None
         monkeypatch.setitem(sys.modules, name, module)
     assert "no source to compare with" in unusable("rms_norm")
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("op", sorted(ROWS))
+def test_some_case_of_the_op_suits_the_row_so_that_it_is_compared_before_it_serves(op, target):
+    """Otherwise a library without the kernel would be found by the first step of a user."""
+    suiting = []
+    for case in OPS[op].cases:
+        inputs = OPS[op].inputs(case, "bfloat16", torch.Generator().manual_seed(0))
+        facts = {**facts_of(inputs, case.attributes), "graph_mode": "FULL"}
+        suiting += [case] if ROWS[op].accepts(TARGETS[target], facts) else []
+    assert suiting
