@@ -80,7 +80,7 @@ FIELDS: tuple[Field, ...] = (
           ("--kernel",), unset="the best row of the table"),
     Field("batch_invariant", k.SWITCH, DEVICE, "only kernels whose result for a request never depends on its "
           "neighbours", ("--batch-invariant",), False),
-    Field("kernel_config.autotune", k.SWITCH, DEVICE, "let kernel libraries tune themselves", unset=LEVEL_DECIDES),
+    Field("kernel_config.autotune", k.SWITCH, DEVICE, "let kernels tune themselves at start", unset=LEVEL_DECIDES),
     Field("compilation.mode", k.MODE, COMPILE, k.words(compat.MODE_NUMBERS), unset=LEVEL_DECIDES),
     Field("compilation.graph_mode", k.GRAPH_MODE, COMPILE, k.words(k.GRAPH_MODE_NAMES), unset=LEVEL_DECIDES),
     Field("compilation.backend", k.NAME, COMPILE, "makes pieces into code: inductor; native or eager: nothing "
@@ -110,7 +110,8 @@ FIELDS: tuple[Field, ...] = (
           ("--gpu-memory-utilization",), 0.9),
     Field("cache.kv_cache_memory_bytes", k.BYTES, CACHE, "exact size of the KV cache, as in 8G; the share is then not "
           "used", ("--kv-cache-memory-bytes",), unset="what the share leaves"),
-    Field("cache.kv_cache_dtype", k.CACHE_DTYPE, CACHE, k.words(k.DTYPE_NAMES), ("--kv-cache-dtype",), "auto"),
+    Field("cache.kv_cache_dtype", k.CACHE_DTYPE, CACHE, f"{k.words(k.CACHE_NAMES)} in the device's own flavour",
+          ("--kv-cache-dtype",), "auto"),
     Field("cache.enable_prefix_caching", k.SWITCH, CACHE, "reuse the blocks of equal prefixes",
           ("--enable-prefix-caching",), True),
     Field("scheduler.max_model_len", k.LENGTH, SCHEDULE, "longest prompt and answer together; auto: what fits",

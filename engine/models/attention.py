@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.models.layer import Layer, Step
+from engine.ops.quant import FLOATS
 from engine.program import CacheSpec
 
 
@@ -30,7 +31,8 @@ def attention(layer: Layer, x: str, step: Step) -> str:
         layer.layout.page,
     )
     cache = draft.cache(spec, (2, "pool", spec.page, kv_heads, dim))
-    written = draft.call("kv_write", k, v, cache, step.slots, into=at + "kv@1", head_dim=dim)
+    scales = _scales(layer)
+    written = draft.call("kv_write", k, v, cache, step.slots, *scales, into=at + "kv@1", head_dim=dim)
     x = draft.call(
         "attention",
         q,
@@ -38,6 +40,7 @@ def attention(layer: Layer, x: str, step: Step) -> str:
         step.blocks,
         step.starts,
         step.lengths,
+        *scales,
         into=at + "attention.out",
         heads=heads,
         kv_heads=kv_heads,
@@ -49,3 +52,13 @@ def attention(layer: Layer, x: str, step: Step) -> str:
     whole, projected = model.num_heads * dim, "attention.projected"
     x = layer.linear(x, "o", ("self_attn.o_proj",), model.hidden_size, whole, projected, shard=1, bias=model.o_bias)
     return layer.reduce(x, "attention.reduced")
+
+
+def _scales(layer: Layer) -> tuple[str, ...]:
+    """Names of the scales of keys and of values, where the cache is of 8 bits."""
+    if layer.layout.cache_dtype not in FLOATS:
+        return ()
+    return tuple(
+        layer.draft.weight(layer.at + name, "float32", (1,), (f"{layer.source}self_attn.{name}",), format="scale kv")
+        for name in ("k_scale", "v_scale")
+    )

@@ -33,6 +33,16 @@ FLAVOURS = {
 FEATURES = {"float8_e4m3fn": "dtype.fp8_e4m3fn", "float8_e4m3fnuz": "dtype.fp8_e4m3fnuz", "int8": "dtype.int8"}
 
 
+def float8_of(profile: DeviceProfile) -> str:
+    """The 8-bit float that the device keeps keys and values in, torch's name; ``""`` where it has none. Whoever writes
+    or reads an 8-bit cache takes the type from the cache, which has it from here."""
+    for feature in ("{}", "{}.emulated"):
+        for flavour in FLAVOURS["float8_e4m3fn"]:
+            if feature.format(FEATURES[flavour]) in profile.features:
+                return flavour
+    return ""
+
+
 def model_facts(model: ModelConfig) -> dict[str, Any]:
     """``quantization``: kind of storage and of activations, as in ``float8 static`` or ``int8 token``; ``none``."""
     scheme = model.quantization

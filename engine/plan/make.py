@@ -73,7 +73,7 @@ def make_plan(
     base = backend.decide_custom_ops(ledger, mode, model, profile, compilers)
     dtype = sizes.decide_dtype(ledger, profile, model)
     storage = ledger.settle(decide_storage(profile, model, dtype)) or ""
-    sizes.decide_cache(ledger, dtype)
+    sizes.decide_cache(ledger, profile, model, dtype)
     sizes.decide_scheduler(ledger, model)
     most = ledger.decisions["scheduler.max_num_batched_tokens"].value
     pieces.check_sizes(ledger, most)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from engine.errors import UserError
 from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
+from engine.plan.facts import float8_of
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
 from engine.program import Program
 from platforms.contract import DeviceProfile
 
+EIGHT_BITS = "fp8"
+"""The word for a KV cache of the device's own 8-bit float."""
 DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
 
 
@@ -31,12 +34,30 @@ def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> 
     return ledger.settle(wish)
 
 
-def decide_cache(ledger: Ledger, dtype: str) -> None:
+def decide_cache(ledger: Ledger, profile: DeviceProfile, model: ModelConfig, dtype: str) -> None:
+    """Raises ``UserError`` for an 8-bit cache that the device or the model has none of."""
     ledger.decide("cache.block_size", DEFAULT_BLOCK)
-    ledger.decide("cache.kv_cache_dtype", dtype, "derived", "auto: as the activations")
+    ledger.settle(_cache_dtype(ledger, profile, model, dtype))
     for key in ("cache.gpu_memory_utilization", "cache.enable_prefix_caching"):
         ledger.decide(key)
     ledger.decide("cache.kv_cache_memory_bytes", None, "default", "what the share leaves")
+
+
+def _cache_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig, dtype: str) -> Decision:
+    key = "cache.kv_cache_dtype"
+    wish = ledger.wish(key, dtype, "derived", "auto: as the activations")
+    if wish.value != EIGHT_BITS:
+        return wish
+    found, problem = float8_of(profile), ""
+    if not found:
+        problem = f"{profile.product or profile.arch} has no 8-bit floats of four exponent bits"
+    if model.mla is not None:
+        problem = f"{model.name} caches latents, which are kept in the type of the activations"
+    if not problem:
+        return Decision(key, found, wish.origin, f"{wish.reason}; the device's 8-bit float")
+    if ledger.user(key) is not None:
+        raise UserError(f"{ledger.asked(key)} cannot be served: {problem}. Drop the flag, or name {dtype}.")
+    return Decision(key, dtype, "derived", f"{wish.value} ({wish.origin}) is not served: {problem}")
 
 
 def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:

@@ -1,0 +1,105 @@
+"""A KV cache of 8 bits: which flavour, on which devices, and what the program then holds."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from engine.conformance.models import CONFIGS
+from engine.config import collect
+from engine.errors import UserError
+from engine.models.config import ModelConfig
+from engine.plan import plan_for
+from engine.plan.facts import float8_of
+from platforms.cpu.plugin import CpuPlugin
+from platforms.cuda.plugin import CudaPlugin
+from platforms.rocm.plugin import RocmPlugin
+
+PLUGINS = {"cuda": CudaPlugin(), "rocm": RocmPlugin(), "cpu": CpuPlugin()}
+FLAVOURS = {
+    "cuda:sm_90": "float8_e4m3fn",
+    "cuda:sm_120": "float8_e4m3fn",
+    "rocm:gfx942": "float8_e4m3fnuz",
+    "rocm:gfx950": "float8_e4m3fn",
+    "cpu:x86-64-v3": "float8_e4m3fn",
+    "cuda:sm_80": "",
+    "rocm:gfx90a": "",
+}
+KEY = "cache.kv_cache_dtype"
+
+
+def described(target):
+    platform, arch = target.split(":")
+    return PLUGINS[platform], PLUGINS[platform].targets()[arch]
+
+
+def plan(target, word, model="qwen3", *more):
+    plugin, profile = described(target)
+    words = ["--kv-cache-dtype", word, *more] if word else [*more]
+    return plan_for(plugin, profile, ModelConfig.from_hf(CONFIGS[model], model), collect(words, {}).given)
+
+
+@pytest.mark.parametrize(("target", "flavour"), FLAVOURS.items())
+def test_H_QNT_10_one_function_gives_the_type_of_an_8_bit_cache(target, flavour):
+    assert float8_of(described(target)[1]) == flavour
+    if flavour:
+        found = plan(target, "fp8")
+        assert {spec.dtype for spec in found.ranges[0].program.caches.values()} == {found[KEY]} == {flavour}
+    else:
+        with pytest.raises(UserError, match=r"--kv-cache-dtype=fp8 .* cannot be served: .* has no 8-bit floats"):
+            plan(target, "fp8")
+
+
+@pytest.mark.parametrize("word", ["fp8", "FP8", "fp8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"])
+def test_every_word_means_the_devices_own_flavour(word):
+    assert plan("rocm:gfx942", word)[KEY] == "float8_e4m3fnuz"
+    assert plan("cuda:sm_90", word)[KEY] == "float8_e4m3fn"
+
+
+def test_H_QNT_10_code_of_attention_names_no_flavour():
+    root = Path(__file__).parents[2]
+    files = [
+        *(root / f"engine/{name}.py" for name in ("ops/attention", "ops/paged", "models/attention")),
+        *(root / "kernels_triton").glob("attention*.py"),
+        *(root / f"kernels_triton/{name}.py" for name in ("heads", "rotary")),
+    ]
+    assert len(files) == 8
+    for file in files:
+        names = {node.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Name)}
+        assert not re.search(r"float8_|fp8e|e4m3|e5m2", file.read_text()), file
+        assert not any("e4m3" in name for name in names), file
+
+
+def test_a_cache_of_latents_is_not_kept_in_8_bits():
+    with pytest.raises(UserError, match="caches latents"):
+        plan("cuda:sm_90", "fp8", "latent")
+
+
+def test_H_FUS_06_writes_with_scales_are_fused_and_lose_none():
+    for model, op in (("llama", "rotary_kv_write"), ("qwen3", "qk_norm_rotary_kv_write")):
+        found = plan("cuda:sm_90", "fp8", model, "-O2")
+        program = found.ranges[0].program
+        calls = [call for call in program.calls if call.op == op]
+        layers = ModelConfig.from_hf(CONFIGS[model], model).num_layers
+        assert len(calls) == layers
+        for at, call in enumerate(calls):
+            assert call.inputs[-2:] == (f"{at}.k_scale", f"{at}.v_scale")
+        for call in (call for call in program.calls if call.op.startswith("attention")):
+            assert [program.weights[name].format for name in call.inputs[-2:]] == ["scale kv"] * 2
+    weight = program.weights["0.k_scale"]
+    assert (weight.dtype, weight.shape, weight.tensors) == (
+        "float32",
+        (1,),
+        ("model.layers.0.self_attn.k_scale",),
+    )
+
+
+def test_a_cache_as_the_activations_has_no_scales():
+    program = plan("cuda:sm_90", "", "qwen3").ranges[0].program
+    assert not any(weight.format == "scale kv" for weight in program.weights.values())
+
+
+def test_rows_of_the_host_refuse_what_they_do_not_do():
+    found = {row.op: row for row in plan("cpu:x86-64-v3", "fp8", "llama").kernels}
+    assert found["attention"].chosen == found["kv_write"].chosen == "reference"
