@@ -37,7 +37,7 @@ def first_touch(
         plan = make(Observations(dict(refused)))
         new = {(row.op, row.chosen) for row in plan.kernels if row.target} - done
         done |= new
-        problems = {key: _touch(table[key], ops[key[0]], plan, runtime, cache) for key in sorted(new)}
+        problems = {key: touch(table[key], ops[key[0]], plan, runtime, cache) for key in sorted(new)}
         found = {key: problem for key, problem in problems.items() if problem}
         if not found:
             return plan
@@ -46,7 +46,8 @@ def first_touch(
         refused |= found
 
 
-def _touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> str:
+def touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> str:
+    """What is wrong with the row, beside its reference on the smallest case that it accepts, or nothing."""
     import torch
 
     dtype = plan["model.dtype"]

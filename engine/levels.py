@@ -44,6 +44,15 @@ LEVELS: tuple[Level, ...] = (
 
 DEFAULT_LEVEL = 2
 
+TUNING: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "kernels keep the tiles of their tables",
+        "library": "kernels that can choose their own tiles by measuring do so at start",
+        "measured": "kernels choose their own tiles, and rows of an op are measured beside each other, at start",
+    }
+)
+"""What each kind of tuning does."""
+
 FUSIONS: tuple[str, ...] = (
     "fuse_norm_quant",
     "fuse_act_quant",

@@ -35,7 +35,7 @@ class Decision:
 class KernelChoice:
     """Who computes all calls of the program that look alike. ``call``: dtypes and attributes in one line;
     ``count``: how many such calls; ``chosen``: a row's name or ``reference``; ``considered``: every row of the op
-    with its verdict, best priority first."""
+    with its verdict, best priority first; ``rivals``: those between which measuring may decide, in the order without."""
 
     op: str
     call: str
@@ -44,6 +44,7 @@ class KernelChoice:
     target: str
     reason: str
     considered: tuple[tuple[str, Verdict], ...] = ()
+    rivals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from engine.phases import Phases
 from engine.plan import Observations, plan_for
 from engine.plan.sampling import OPS as SAMPLING
 from engine.plan_values import Given, Plan
+from engine.tuning.start import Learner, Refused, Times
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
 from platforms.contract import DeviceError, FusionRule, GraphBackend, Memory, PlatformPlugin, Runtime, Verdict
@@ -121,11 +122,19 @@ def _serve(
 
     with phases("plan"):
         plan = first_touch(make, ops, rows, runtime, cache_root() / "first_touch")
-        compiler = make_compiler(plan, ops)
-        if plan["compilation.debug_dump_path"]:
-            from engine.compile.dump import dump_plan
+    able = backend if not isinstance(backend, Verdict) and plan["compilation.graph_mode"] != "NONE" else None
+    learner = Learner(plan, ops, {(row.op, row.name): row for row in rows}, runtime, able, cache_root())
 
-            dump_plan(plan, checkpoint.config, ops, extra, Path(plan["compilation.debug_dump_path"]))
+    def after(times: Times, refused: Refused) -> Plan:
+        return make(replace(seen, times=times, refused={**seen.refused, **refused}))
+
+    with phases("tune"):
+        plan = learner.learn(after)
+    compiler = make_compiler(plan, ops)
+    if plan["compilation.debug_dump_path"]:
+        from engine.compile.dump import dump_plan
+
+        dump_plan(plan, checkpoint.config, ops, extra, Path(plan["compilation.debug_dump_path"]))
     program = plan.program
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
@@ -152,7 +161,8 @@ def _serve(
     sampling = {row.op: load_target(row.target) for row in plan.kernels if row.op in SAMPLING and row.target}
     runner = Runner(executor, checkpoint.config.vocab_size, runtime, sampling)
     built, loaded = (compiler.built, compiler.loaded) if compiler is not None else (0, 0)
-    table = _rows(compiler, executor, planned, plan["cache.kv_cache_memory_bytes"] is not None)
+    table = learner.table()
+    table += _rows(compiler, executor, planned, plan["cache.kv_cache_memory_bytes"] is not None)
     return Worker(runtime, plan, runner, space, table, built, loaded)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.conformance.subject import Subject
     from engine.ops import Case
 
-LAZY = ("target", "pack", "workspace", "prepare", "cache_layout", "build")
+LAZY = ("target", "pack", "workspace", "prepare", "cache_layout", "build", "tune")
 SAMPLED = 4
 """Calls that a check runs where one more of the same kind teaches nothing: the smallest and the largest ones."""
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.errors import UserError
-from engine.ops import GENERATED, Op, Spec
+from engine.ops import GENERATED, OPS, Op, Spec
 from engine.plan.ledger import Ledger
 from engine.plan_values import KernelChoice, digest
 from engine.program import Call, Program, Value, Weight
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict
 
 REFERENCE = "reference"
+NOISE = 0.03
+"""Share of its time by which a row must be faster than the one that stands before it."""
 BROKEN = (Exception, SystemExit)
 """What strangers' code may raise without being more than broken."""
 
@@ -23,7 +25,8 @@ BROKEN = (Exception, SystemExit)
 class Chooser:
     """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops may leave their
     reference (``none`` holds back what a code generator does as well; a fused op exists for its kernel);
-    ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels reference``."""
+    ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels reference``; ``times``:
+    (op, row or ``reference``, call as ``describe`` words it) → seconds."""
 
     profile: DeviceProfile
     facts: Facts
@@ -33,6 +36,7 @@ class Chooser:
     custom_ops: tuple[str, ...]
     refused: Mapping[tuple[str, str], str]
     reference_only: bool
+    times: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
     def check_pins(self) -> None:
         """Raises ``UserError`` for a pin on an op or row that does not exist."""
@@ -47,7 +51,8 @@ class Chooser:
                 )
 
     def choose(self, call: Call, specs: tuple[Spec, ...], count: int = 1) -> KernelChoice:
-        """Raises ``UserError`` where a pinned row says no, or where two rows of equal priority both say yes."""
+        """The row that was measured fastest where times are known, else the first in order. Raises ``UserError`` where
+        a pinned row says no, or where two rows of equal priority both say yes."""
         text, pin = describe(call, specs), self.pins.get(call.op, "")
         facts = {**self.facts, **call.attributes, **call_facts(specs)}
         considered = tuple((row.name, self._verdict(row, facts)) for row in self._table(call.op))
@@ -72,12 +77,17 @@ class Chooser:
         allowed = self._allowed(call.op)
         if not allowed:
             return made(None, allowed.reason)
+        rivals = self._rivals(call.op, willing)
+
+        def settled(row: Kernel | None, reason: str) -> KernelChoice:
+            return self._measured(replace(made(row, reason), rivals=rivals), willing)
+
         front = [row for row in willing if row.priority >= 0]
         said = "; ".join(f"{name}: {verdict.reason}" for name, verdict in considered if not verdict)
         if not front and willing and not self.facts.get("batch_invariant"):
             names = " and ".join(row.name for row in willing)
             behind = f"{names} would do, behind the reference unless pinned or measured faster"
-            return made(None, f"{behind}; {said}" if said else behind)
+            return settled(None, f"{behind}; {said}" if said else behind)
         if not willing:
             return made(None, said or "the platform has no row for it")
         first, *others = front or willing
@@ -87,7 +97,31 @@ class Chooser:
                 f"{first.priority} and both accept {text}; pin one with --kernel {call.op}=NAME."
             )
         reason = dict(considered)[first.name].reason
-        return made(first, reason if front else f"{reason}; batch_invariant rules the reference out")
+        return settled(first, reason if front else f"{reason}; batch_invariant rules the reference out")
+
+    def _rivals(self, op: str, willing: Iterable[Kernel]) -> tuple[str, ...]:
+        """Who may be measured beside each other, in order. The reference is left out where it would not run as it is
+        measured: fused with its neighbours by a code generator, or of a fused op, whose calls would be separate ones;
+        and where batch invariance rules it out."""
+        front = [row.name for row in willing if row.priority >= 0]
+        behind = [row.name for row in willing if row.priority < 0]
+        mode = self.facts.get("mode", "NONE")
+        fair = op in OPS and (mode == "NONE" or (mode == "PIECEWISE" and op not in GENERATED))
+        found = (*front, *([REFERENCE] if fair and not self.facts.get("batch_invariant") else []), *behind)
+        return found if len(found) > 1 else ()
+
+    def _measured(self, choice: KernelChoice, willing: Iterable[Kernel]) -> KernelChoice:
+        """The choice, or a rival that was measured faster by more than ``NOISE``."""
+        known = ((name, self.times.get((choice.op, name, choice.call))) for name in choice.rivals)
+        times = {name: seconds for name, seconds in known if seconds is not None}
+        if choice.chosen not in times or len(times) < 2:
+            return choice
+        best = min(times, key=lambda name: times[name])
+        if times[best] > times[choice.chosen] * (1 - NOISE):
+            best = choice.chosen
+        target = next((row.target for row in willing if row.name == best), "")
+        said = ", ".join(f"{name} {_time(seconds)}" for name, seconds in times.items() if name != best)
+        return replace(choice, chosen=best, target=target, reason=f"measured: {_time(times[best])}, {said}")
 
     def _table(self, op: str) -> list[Kernel]:
         return sorted((row for row in self.rows if row.op == op), key=lambda row: (-row.priority, row.name))
@@ -170,6 +204,10 @@ def call_facts(specs: tuple[Spec, ...]) -> dict[str, Any]:
         "call_dtypes": tuple(spec.dtype for spec in specs),
         "call_shapes": tuple(spec.shape for spec in specs),
     }
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 def describe(call: Call, specs: tuple[Spec, ...]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.config.fields import BY_KEY
 from engine.fusion import RULES, all_ops
-from engine.levels import FUSIONS, LEVELS, Level
+from engine.levels import FUSIONS, LEVELS, TUNING, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
 from engine.plan import backend, captures, modes, pieces, sizes
@@ -27,13 +27,15 @@ class Observations:
     """What was learnt on the device. ``refused``: (op, row) → what went wrong at first touch. ``blocks``: KV blocks
     that fit beside the weights, once that is known, and ``space``, the sum in words. ``graphs``: what the opened
     runtime said where it captures none. ``uncaptured``: (``FULL`` or ``PIECEWISE``, tokens) → why such a graph could
-    not be captured at start."""
+    not be captured at start. ``times``: (op, row or ``reference``, call as a choice words it) → seconds on the
+    device, of rows that were measured beside each other."""
 
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     blocks: int = 0
     space: str = ""
     graphs: Verdict | None = None
     uncaptured: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    times: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
 
 def plan_for(
@@ -81,7 +83,7 @@ def make_plan(
         ledger.own(key)
     check_stages(ledger, model)
     tuned = level.defaults["kernel_config.autotune"]
-    ledger.decide("kernel_config.autotune", tuned, "level", f"-O{level.number}; no kernel here tunes itself yet")
+    ledger.decide("kernel_config.autotune", tuned, "level", f"-O{level.number}; {TUNING[level.tuning]}")
     facts = {
         **facts,
         "dtype": dtype,
@@ -107,6 +109,7 @@ def make_plan(
         base,
         observations.refused,
         ledger.decisions["kernels"].value == "reference",
+        observations.times,
     )
     chooser.check_pins()
     backend.check_operations(ledger, base, chooser.ops, chooser.pins)

@@ -107,19 +107,15 @@ def any_of(*predicates: Predicate) -> Predicate:
     """One says yes; if none does, every reason is given."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
-        reasons = []
-        for predicate in predicates:
-            if verdict := predicate(profile, facts):
-                return verdict
-            reasons.append(verdict.reason)
-        return Verdict(False, " and ".join(reasons) or "no alternative given")
+        verdicts = [predicate(profile, facts) for predicate in predicates]
+        reasons = " and ".join(verdict.reason for verdict in verdicts) or "no alternative given"
+        return next((verdict for verdict in verdicts if verdict), Verdict(False, reasons))
 
     return check
 
 
 def _member(what: str, found: str, names: tuple[str, ...]) -> Verdict:
-    ok = found in names
-    return Verdict(ok, f"{what} {found}" + ("" if ok else f" is not {' or '.join(names)}"))
+    return Verdict(found in names, f"{what} {found}" + ("" if found in names else f" is not {' or '.join(names)}"))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
