@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engine.fusion import RULES, all_ops
-from kernels_triton.manifest import PRIORITY, ROWS
+from kernels_triton.manifest import BEHIND, PRIORITY, ROWS
 from platforms.contract import DeviceProfile, Verdict
 from platforms.cuda.archs import ARCHS as CUDA_ARCHS
 from platforms.cuda.targets import TARGETS as CUDA
@@ -39,12 +39,15 @@ def rows(*dtypes: str, width: int = 64) -> list[tuple[str, tuple[int | str, ...]
 WEIGHT, SCALE = ("bfloat16", (64,)), ("float32", (1,))
 
 
-def test_rows_are_one_per_op_below_libraries_and_safe_in_graphs():
-    assert len(BY_OP) == len(ROWS) and set(BY_OP) <= set(OPS)
+def test_rows_of_an_op_differ_in_name_and_priority_and_are_safe_in_graphs():
+    assert len({(row.op, row.name) for row in ROWS}) == len({(row.op, row.priority) for row in ROWS}) == len(ROWS)
+    assert {row.op for row in ROWS} <= set(OPS)
     for row in ROWS:
-        assert (row.name, row.priority, row.graph_safe, row.graph_batches) == ("triton", PRIORITY, True, "any")
-        assert row.batch_invariant == (not row.op.startswith("attention"))
-        assert row.target.partition(":")[2] == row.op
+        assert row.priority in (PRIORITY, BEHIND) and row.graph_safe and row.graph_batches == "any"
+        form = row.name.removeprefix("triton").removeprefix("_")
+        assert row.target.partition(":")[2] == "_".join(filter(None, (form, row.op)))
+        tiled = row.op.startswith("attention") or (row.op, row.name) == ("scaled_linear", "triton")
+        assert row.batch_invariant == (not tiled), row
 
 
 def test_reading_the_rows_loads_neither_triton_nor_torch():
