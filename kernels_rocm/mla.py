@@ -29,7 +29,7 @@ def mla_attention(
     tokens = len(q_nope)
     if not tokens:
         return torch.empty((0, heads * value), dtype=q_nope.dtype, device=q_nope.device)
-    keys, values = up.view(heads, nope + value, kv_rank).split((nope, value), dim=1)
+    keys, values = torch.split(up.view(heads, nope + value, kv_rank), [nope, value], dim=1)
     absorbed = torch.bmm(q_nope.reshape(tokens, heads, nope).transpose(0, 1), keys).transpose(0, 1)
     latents = torch.zeros((tokens, heads, kv_rank), dtype=q_nope.dtype, device=q_nope.device)
     invoke(

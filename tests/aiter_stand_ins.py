@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 SOURCES = {
     "ops/rmsnorm.py": """
@@ -248,7 +249,7 @@ def static(values, scale, kind):
 """
 
 
-def install_aiter(monkeypatch, folder: Path, replace: dict[str, str] | None = None) -> None:
+def install_aiter(monkeypatch: Any, folder: Path, replace: dict[str, str] | None = None) -> None:
     """The package that rows of the other vendor call, as files, since its decorators hide signatures. ``replace``:
     text → other text, for a version that declares something else."""
     for name, text in SOURCES.items():

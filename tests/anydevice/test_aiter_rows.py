@@ -4,7 +4,6 @@ that the stand-in declares what the library does, ``tests/pure/test_aiter_record
 from __future__ import annotations
 
 import sys
-import types
 
 import pytest
 import torch
@@ -13,85 +12,11 @@ import torch.distributed as dist
 import kernels_rocm.collective
 import kernels_rocm.library
 from engine.bind import load_target
-from engine.fusion import RULES, all_ops
-from engine.ops import Case
 from engine.ops.collective import open_group
-from engine.ops.compare import as_tuple, specs_of, with_packed
-from engine.plan.kernels import call_facts
-from kernels_rocm.manifest import KERNELS
+from engine.ops.compare import as_tuple, with_packed
 from platforms.rocm.targets import TARGETS
+from tests.aiter_cases import CASES, FNUZ, HEADS, NAMES, OPS, PROFILE, ROWS, facts_of, inputs_of, run
 from tests.aiter_stand_ins import install_aiter
-
-OPS = all_ops(RULES)
-ROWS = {row.op: row for row in KERNELS if row.name == "aiter"}
-PROFILE = TARGETS["gfx942"]
-EPS, FNUZ = {"eps": 1e-5}, {"storage": "float8_e4m3fnuz"}
-PER_ROW, GROUPS = ({"columns": columns, "power_of_two": False} for columns in (0, 32))
-HEADS = {"tokens": 5, "heads": 4, "kv_heads": 2, "blocks": 5, "page": 4}
-SIZES = {"tokens": 5, "hidden": 64}
-MIX = {"tokens": 5, "hidden": 128, "inner": 128, "experts": 16}
-PLAIN = {"scoring": "softmax", "renormalize": True, "scaling": 1.0, "groups": 1, "top_groups": 1}
-BATCH = {"tokens": 11, "requests": 3, "blocks": 9, "page": 16, "heads": 4, "kv_heads": 2}
-ATTENDS = {"heads": 4, "kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": None}
-LATENT = {"heads": 3, "nope": 12, "rope": 16, "kv_rank": 32, "value": 20, "scale": 0.2}
-PRODUCT = {"tokens": 3, "hidden": 256, "out": 128, "bias": 0}
-FN8, INT8 = 1, 2
-"""Places of the device's two 8-bit types among the op's storages."""
-
-
-def attending(**more):
-    """With the attributes that the op has."""
-    known = OPS["attention"].attributes
-    return {**{name: 0.0 for name in known if name == "softcap"}, **ATTENDS, **more}
-
-
-CASES = [
-    ("rms_norm", SIZES, EPS),
-    ("rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **PER_ROW}),
-    ("rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **GROUPS}),
-    ("rms_norm_quantize_dynamic", SIZES, {**EPS, "storage": "int8", **PER_ROW}),
-    ("add_rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **GROUPS}),
-    ("rms_norm_quantize_static", {"tokens": 3, "hidden": 769}, {**EPS, **FNUZ}),
-    ("add_rms_norm_quantize_static", SIZES, {**EPS, **FNUZ}),
-    ("add_rms_norm_pad", {"tokens": 3, "hidden": 72}, {**EPS, "multiple": 128}),
-    ("dual_rms_norm", {"tokens": 3}, {**EPS, "sizes": (96, 64, 8)}),
-    ("silu_and_mul", SIZES, {}),
-    ("silu_and_mul_quantize_dynamic", SIZES, {**FNUZ, **GROUPS}),
-    ("silu_and_mul_quantize_static", {"tokens": 3, "hidden": 769}, FNUZ),
-    ("rotary_kv_write", HEADS, {"head_dim": 16}),
-    ("all_reduce_add_rms_norm", SIZES, {**EPS, "group": "tp"}),
-    ("all_reduce_rms_norm", SIZES, {**EPS, "group": "tp"}),
-    *(
-        (
-            "scaled_linear",
-            {**PRODUCT, "storage": storage, "scaling": how, "bias": bias},
-            {"result": kind, "block": None},
-        )
-        for storage, how, bias, kind in [
-            *((FN8, 0, 0, "bfloat16"), (FN8, 1, 1, "bfloat16"), (INT8, 0, 1, "bfloat16"), (INT8, 1, 0, "float16")),
-        ]
-    ),
-    ("scaled_linear", {**PRODUCT, "storage": FN8, "scaling": 2}, {"result": "bfloat16", "block": (128, 128)}),
-    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 2}),
-    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 3, "renormalize": False, "scaling": 2.5}),
-    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 3, "groups": 4, "top_groups": 2, "scaling": 16.0}),
-    ("moe", {**MIX, "bias": 0}, {**PLAIN, "top_k": 3, "scoring": "sigmoid", "renormalize": False}),
-    ("moe", {**MIX, "bias": 1}, {**PLAIN, "top_k": 4, "scoring": "sigmoid", "scaling": 2.5}),
-    (
-        "moe",
-        {**MIX, "experts": 32, "bias": 1},
-        {**PLAIN, "top_k": 4, "scoring": "sigmoid", "groups": 8, "top_groups": 2},
-    ),
-    ("mla_attention", {**BATCH, "page": 32}, LATENT),
-    ("mla_attention", {**BATCH, "tokens": 13, "requests": 5}, LATENT),
-    ("attention", BATCH, attending()),
-    ("attention", BATCH, attending(window=3)),
-    ("attention", {**BATCH, "tokens": 13, "requests": 5}, attending(head_dim=80)),
-    ("attention", {**BATCH, "flavour": 1}, attending()),
-    ("attention_quantize_static", {**BATCH, "flavour": 1}, {**attending(), **FNUZ}),
-    ("attention_quantize_static", {**BATCH, "tokens": 13, "requests": 5}, {**attending(), **FNUZ}),
-]
-NAMES = [f"{op}-{at}" for at, (op, *_) in enumerate(CASES)]
 
 
 @pytest.fixture(autouse=True)
@@ -115,14 +40,6 @@ def library(monkeypatch, tmp_path):
     dist.destroy_process_group()
 
 
-def inputs_of(op, sizes, attributes):
-    return OPS[op].inputs(Case(sizes, attributes), "bfloat16", torch.Generator().manual_seed(3))
-
-
-def facts_of(inputs, attributes, ranks=2):
-    return {**attributes, **call_facts(specs_of(inputs)), "tensor_parallel_size": ranks}
-
-
 def strided(x):
     """The same values with a gap between the rows."""
     if x.dim() != 2:
@@ -130,12 +47,6 @@ def strided(x):
     wide = x.new_full((len(x), x.shape[1] + 8), 1 if not x.is_floating_point() else float("nan"))
     wide[:, : x.shape[1]] = x
     return wide[:, : x.shape[1]]
-
-
-def run(op, inputs, attributes):
-    row = ROWS[op]
-    given = with_packed(OPS[op], load_target(row.pack), inputs, attributes) if row.pack else inputs
-    return as_tuple(load_target(row.target)(*given, **attributes))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "H_FUS_08_strided"])
@@ -266,80 +177,10 @@ def test_experts_keep_their_order_through_what_drops_an_attribute(library):
     torch.testing.assert_close(found, expected, rtol=2 * relative, atol=2 * absolute)
 
 
-# A library that is there, and not what the rows were written for. Each row is judged alone.
-def unusable(op):
-    """What a row of the installed library says when it is first touched."""
-    _, sizes, attributes = next(case for case in CASES if case[0] == op)
-    inputs = inputs_of(op, sizes, attributes)
-    with pytest.raises(RuntimeError) as found:
-        run(op, inputs, attributes)
-    return str(found.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("(input, weight, epsilon,", "(input, weight, eps,", "unknown there: ['epsilon']"),
-        ("(input, weight, epsilon,", "(input, weight, epsilon, gemma,", "not given: ['gemma']"),
-        ("def rms_norm(", "def rms_norm_2(", "has no rms_norm"),
-    ],
-)
-def test_a_version_that_declares_something_else_turns_off_one_row(monkeypatch, tmp_path, old, new, said):
-    install_aiter(monkeypatch, tmp_path, {old: new})
-    assert said in unusable("rms_norm")
-    _, sizes, attributes = next(case for case in CASES if case[0] == "rms_norm_quantize_dynamic")
-    assert (
-        len(run("rms_norm_quantize_dynamic", inputs_of("rms_norm_quantize_dynamic", sizes, attributes), attributes))
-        == 2
-    )
-
-
-@pytest.mark.parametrize(
-    "error", ["RuntimeError('no ROCm version file')", "KeyError('gfx')", "ImportError('libamdhip64')"]
-)
-@pytest.mark.parametrize("op", sorted(ROWS))
-def test_a_library_whose_import_fails_is_told(monkeypatch, tmp_path, op, error):
-    """Without a working ROCm it raises other errors than ImportError."""
-    (tmp_path / "aiter").mkdir()
-    (tmp_path / "aiter" / "__init__.py").write_text(f"raise {error}")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    said = unusable(op)
-    assert "cannot be loaded" in said and error.partition("(")[0] in said and "repair the library" in said
-
-
-@pytest.mark.parametrize("op", sorted(ROWS))
-def test_a_library_without_a_module_of_its_own_is_told(monkeypatch, tmp_path, op):
-    """A package of another author has the same name; a version may lack the file that holds a kernel."""
-    (tmp_path / "aiter").mkdir()
-    (tmp_path / "aiter" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert "ModuleNotFoundError" in unusable(op)
-
-
-@pytest.mark.parametrize(
-    ("op", "lost"),
-    [("moe", "def biased_grouped_topk("), ("moe", "def topk_softmax("), ("scaled_linear", "def gemm_a8w8_blockscale(")],
-)
-def test_a_row_that_picks_among_calls_is_refused_whole(monkeypatch, tmp_path, op, lost):
-    """Its first touch is of one of them; what lacks would be found by the call of a user."""
-    install_aiter(monkeypatch, tmp_path, {lost: f"{lost[:-1]}_2("})
-    assert f"has no {lost.split()[1][:-1]} there" in unusable(op)
-
-
 def test_a_cache_that_needs_clamping_is_refused(library):
     with pytest.raises(ValueError, match="does not clamp"):
         inputs = inputs_of("rotary_kv_write", HEADS, {"head_dim": 16})
         load_target(ROWS["rotary_kv_write"].target)(*inputs, torch.ones(1), torch.ones(1), head_dim=16)
-
-
-def test_a_module_without_source_is_told(monkeypatch):
-    """Then nothing says what a call would do, and a wrong one may end the process."""
-    for name in ("aiter", "aiter.ops", "aiter.ops.rmsnorm"):
-        module = types.ModuleType(name)
-        module.__path__ = []
-        module.rms_norm = lambda **given: None
-        monkeypatch.setitem(sys.modules, name, module)
-    assert "no source to compare with" in unusable("rms_norm")
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
