@@ -126,7 +126,7 @@ def _run(
     triton.set_allocator(_scratch)
     launch(
         copied_matmul_kernel,
-        (min(-(-m // tile.rows) * -(-n // tile.columns), _units(x.device)),),
+        (min(-(-m // tile.rows) * -(-n // tile.columns), units(x.device)),),
         *(left, scales.x if scales else None, right, scales.weight if scales else None, bias, out),
         *(m, n, k, left.stride(0) if m > 1 else k, right.stride(0) if n > 1 else k),
         *(scales.steps if scales else (0, 0, 0)),
@@ -155,6 +155,6 @@ def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
 
 
 @cache
-def _units(device: torch.device) -> int:
+def units(device: torch.device) -> int:
     """Programs that run at once; of a device without data, and of the host, any number."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
