@@ -9,6 +9,7 @@ from platforms.contract import DeviceProfile, Facts, Predicate, Verdict
 HALVES = ("float16", "bfloat16")
 WHOLE = ("STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE")
 """Modes that call a row while they trace, with no step to prepare."""
+_BLOCK = 128
 
 
 def stepwise(profile: DeviceProfile, facts: Facts) -> Verdict:
@@ -47,6 +48,23 @@ def attends(
     return check
 
 
+def grouped(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """A scaled product by blocks of 128, one scale of each row of ``x`` for each, whole blocks, 16 bits as a result."""
+    shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())
+    if len(shapes) not in (4, 5) or len(dtypes) != len(shapes) or any(len(shape) != 2 for shape in shapes[:4]):
+        return Verdict(False, "inputs of the call unknown")
+    if (dtypes[0], dtypes[2]) != ("float8_e4m3fn",) * 2 or (dtypes[1], dtypes[3]) != ("float32",) * 2:
+        return Verdict(False, f"types {' '.join(dtypes[:4])}, needs float8_e4m3fn with scales of float32")
+    result, block = facts.get("result"), facts.get("block")
+    if result not in HALVES or any(name != result for name in dtypes[4:]):
+        return Verdict(False, f"result {result} and bias {' '.join(dtypes[4:]) or 'none'}, needs {_any(HALVES)}")
+    (out, width), groups = shapes[2], shapes[1][1]
+    text = f"{out} by {width} in blocks of {block}, {groups} scales a row"
+    ok = block == (_BLOCK, _BLOCK) and isinstance(out, int) and isinstance(width, int)
+    ok = ok and out % _BLOCK == 0 and width % _BLOCK == 0 and groups == width // _BLOCK
+    return Verdict(ok, text + ("" if ok else f"; needs whole blocks of {_BLOCK} by {_BLOCK} and a scale for each"))
+
+
 def _cached(profile: DeviceProfile, dtypes: tuple[Any, ...], stored: bool) -> Verdict:
     queries, cache, scales = dtypes[0], dtypes[1], dtypes[5:]
     if queries not in HALVES:
@@ -58,9 +76,7 @@ def _cached(profile: DeviceProfile, dtypes: tuple[Any, ...], stored: bool) -> Ve
     if f"dtype.fp8_{cache.partition('_')[2]}" not in profile.features:
         return Verdict(False, f"a cache of {cache}; dtype.fp8_e4m3fn absent")
     if profile.arch in ("sm_120", "sm_121"):
-        return Verdict(
-            False, f"a cache of {cache}: on {profile.arch} it gave users garbage (vLLM issues 41651, 54225)"
-        )
+        return Verdict(False, f"a cache of {cache}: on {profile.arch} it gave users garbage (vLLM issues 41651, 54225)")
     return Verdict(tuple(scales) == ("float32", "float32"), f"a cache of {cache} with scales of {scales or 'none'}")
 
 

@@ -28,6 +28,9 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("use_oneshot", "fp32_acc"),
         ),
         "flashinfer.comm.mnnvl:TorchDistBackend": ("group",),
+        "flashinfer.gemm:gemm_fp8_nt_groupwise": (
+            *("a", "b", "a_scale", "b_scale", "scale_major_mode", "mma_sm", "scale_granularity_mnk", "out", "backend"),
+        ),
         _PAGED: (
             *("float_workspace_buffer", "kv_layout", "use_cuda_graph", "qo_indptr_buf", "paged_kv_indptr_buf"),
             *("paged_kv_indices_buf", "paged_kv_last_page_len_buf", "backend"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_cuda.accepts import attends, stepwise
+from kernels_cuda.accepts import attends, grouped, stepwise
 from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
 from kernels_triton.calls import alike, columns, whole_rows
@@ -79,6 +79,7 @@ _PAGES, _HEADS = (16, 32, 64), (64, 128, 256)
 
 
 _FP8 = all_of(_FLASHINFER, feature("dtype.fp8_e4m3fn"))
+_GROUPED = all_of(_FP8, arch("sm_100", "sm_103", "sm_120", "sm_121"))
 _STORED = fact("storage", lambda name: name == "float8_e4m3fn", "float8_e4m3fn")
 _REDUCED = (*_HALVES, "float32")
 
@@ -129,6 +130,7 @@ KERNELS: tuple[Kernel, ...] = (
         _STORED,
         needs=_FP8,
     ),
+    _row("scaled_linear", "scaled_linear", grouped, needs=_GROUPED),
     _row("all_reduce_add_rms_norm", "collective", alike(3, *_REDUCED), whole_rows(2), _reduces),
     _row("all_reduce_rms_norm", "collective", alike(2, *_REDUCED), whole_rows(1), _reduces),
     _row(

@@ -1,4 +1,4 @@
-"""FlashInfer's paged attention, carried out with torch: what `flashinfer-apis.md` of the project's references and the
+"""What FlashInfer does in attention and products, carried out with torch: what `flashinfer-apis.md` of the project's references and the
 library's own sources say of arguments, order of calls and buffers. Texts of modules, without their imports."""
 
 PREFILL = """
@@ -103,5 +103,17 @@ def attend(q, k, v, out, first, stop, table, length, scale, left, cap):
     out[first:stop] = torch.einsum("hqk,khd->qhd", weights, values).to(out.dtype)
 """
 
-ATTENTION = {"prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
+GEMM = """
+def gemm_fp8_nt_groupwise(a, b, a_scale, b_scale, scale_major_mode=None, mma_sm=1, scale_granularity_mnk=(1, 128, 128),
+        out=None, out_dtype=None, backend="cutlass"):
+    assert scale_major_mode == "K" and backend == "cutlass" and scale_granularity_mnk == (1, 128, 128)
+    assert len(a) % 4 == 0 and mma_sm in (1, 2) and all(x.is_contiguous() for x in (a, b, a_scale, b_scale, out))
+    assert a.dtype == b.dtype == torch.float8_e4m3fn and out.dtype in (torch.float16, torch.bfloat16)
+    left = a.double() * a_scale.double().repeat_interleave(128, 1)
+    right = b.double() * b_scale.double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+    assert left.isfinite().all()
+    out.copy_(left @ right.T)
+"""
+
+TEXTS = {"gemm": "import torch" + GEMM, "prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
 """Module → text."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import types
 
-from tests.flashinfer_stand_ins import ATTENTION
+from tests.flashinfer_stand_ins import TEXTS
 
 _FLASHINFER = {
     "norm": """
@@ -77,7 +77,7 @@ def rms(x, weight, eps):
 
 def install_flashinfer(monkeypatch) -> None:
     """The modules that its rows call."""
-    texts = _FLASHINFER | ATTENTION
+    texts = _FLASHINFER | TEXTS
     for name in ("", *texts):
         module = types.ModuleType(".".join(filter(None, ("flashinfer", name))))
         module.__path__ = []

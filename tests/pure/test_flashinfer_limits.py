@@ -100,6 +100,42 @@ def test_an_invariant_batch_takes_none_of_them():
     assert not any(row.batch_invariant for row in ROWS.values())
 
 
+PRODUCT = next(row for row in KERNELS if row.op == "scaled_linear" and row.name == "flashinfer")
+
+
+def product(out=256, width=512, groups=4, block=(128, 128), result=HALF, stored=STORED, bias=()):
+    shapes = (("tokens", width), ("tokens", groups), (out, width), (-(-out // 128), groups), *((out,) for _ in bias))
+    dtypes = (stored, "float32", stored, "float32", *bias)
+    return {"call_shapes": shapes, "call_dtypes": dtypes, "call_dtype": stored, "result": result, "block": block}
+
+
+def test_products_by_blocks_where_the_library_has_them():
+    found = [target for target in TARGETS if PRODUCT.needs(TARGETS[target], {})]
+    assert found == ["sm_100", "sm_103", "sm_120"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"result": "float16"}, True),
+        ({"bias": (HALF,)}, True),
+        ({"result": "float32"}, False),
+        ({"bias": ("float32",)}, False),
+        ({"out": 192}, False),
+        ({"width": 500}, False),
+        ({"groups": 1}, False),
+        ({"block": None}, False),
+        ({"block": (128, 64)}, False),
+        ({"stored": "int8"}, False),
+        ({"stored": "float8_e4m3fnuz"}, False),
+    ],
+    ids=str,
+)
+def test_products_are_of_whole_blocks(change, expected):
+    assert bool(PRODUCT.accepts(TARGETS["sm_100"], product(**change))) is expected
+
+
 DIMS = st.one_of(st.sampled_from(["tokens", 0, 1, 16, 64, 128]), st.none())
 FACTS = st.fixed_dictionaries(
     {},
@@ -120,6 +156,6 @@ FACTS = st.fixed_dictionaries(
 @given(FACTS)
 def test_rows_answer_whatever_they_are_asked(facts):
     for profile in (*TARGETS.values(), replace(TARGETS["sm_90"], limits={}, libraries={})):
-        for row in ROWS.values():
+        for row in (*ROWS.values(), PRODUCT):
             for verdict in (row.needs(profile, facts), row.accepts(profile, facts)):
                 assert type(verdict) is Verdict and verdict.reason

@@ -16,7 +16,8 @@ from kernels_rocm.manifest import KERNELS as ROCM
 from platforms.contract import Verdict
 from tests.described_plans import AITER, PLUGINS, described
 
-FLASHINFER = {row.op: row for row in CUDA if row.name == "flashinfer" and not row.prepare}
+ROWWISE = [row for row in CUDA if row.name == "flashinfer" and not row.prepare and row.op != "scaled_linear"]
+FLASHINFER = {row.op: row for row in ROWWISE}
 LIBRARY = {row.op: row for row in ROCM if row.name == "aiter"}
 HALF = "bfloat16"
 
