@@ -1,5 +1,5 @@
-"""What FlashInfer does in attention and products, carried out with torch: what `flashinfer-apis.md` of the project's references and the
-library's own sources say of arguments, order of calls and buffers. Texts of modules, without their imports."""
+"""What FlashInfer does in attention and products, carried out with torch: as `flashinfer-apis.md` of the project's
+references and the library's own sources say of arguments, order of calls and buffers. Texts of modules."""
 
 PREFILL = """
 class BatchPrefillWithPagedKVCacheWrapper:
