@@ -29,8 +29,8 @@ class Weight:
 
     ``format`` names the storage that kernels accept: ``dense``, or a kind and the reach of its scales (``float8
     tensor``, ``float8 channel``, ``int8 block``). Scales are float32: ``scale tensor`` (one value per tensor, repeated
-    for each of its rows), ``scale channel``, ``scale block``, ``scale largest`` (one value, the largest of all), ``scale kv`` (one value, of cached keys or
-    values; 1 where the checkpoint has none)."""
+    for each of its rows), ``scale channel``, ``scale block``, ``scale largest`` (one value, the largest of all),
+    ``scale kv`` (one value, of cached keys or values; 1 where the checkpoint has none)."""
 
     name: str
     dtype: str

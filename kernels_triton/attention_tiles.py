@@ -33,11 +33,11 @@ class Family:
     units: int
 
 
-_EXACT = {64: Tile(16, 32, 4), 128: Tile(16, 32, 4), 256: Tile(16, 16, 8)}
+_EXACT = {64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)}
 _SMALL = Family(
     decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 16, 4, 2)},
     mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
-    prompt={64: Tile(128, 64, 8), 128: Tile(128, 32, 8), 256: Tile(64, 32, 8)},
+    prompt={64: Tile(128, 64, 8), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
     exact=_EXACT,
     units=84,
 )
@@ -48,8 +48,13 @@ _SERVER = Family(
     exact=_EXACT,
     units=132,
 )
-_AMPERE = replace(_SERVER, mixed=_SERVER.mixed | {128: Tile(64, 32, 4, 2)}, units=108)
-_BLACKWELL = replace(_SERVER, mixed=_SERVER.mixed | {128: Tile(64, 32, 4, 2)})
+_AMPERE = replace(
+    _SERVER,
+    mixed=_SERVER.mixed | {128: Tile(64, 32, 4, 2)},
+    prompt=_SERVER.prompt | {128: Tile(128, 32, 8, 2)},
+    units=108,
+)
+_BLACKWELL = replace(_SERVER, mixed=_SERVER.mixed | {128: Tile(64, 64, 8, 2)})
 _CDNA = Family(
     decode={64: Tile(16, 64, 4), 128: Tile(16, 64, 4), 256: Tile(16, 32, 4)},
     mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 4)},
@@ -59,8 +64,8 @@ _CDNA = Family(
 )
 _RDNA = Family(
     decode={64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)},
-    mixed={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(32, 16, 8)},
-    prompt={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(32, 16, 8)},
+    mixed={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(64, 16, 8)},
+    prompt={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(64, 16, 8)},
     exact=_EXACT,
     units=64,
 )

@@ -19,8 +19,8 @@ _STORAGE = {**FLOAT8, "int8": "dtype.int8"}
 _DEVICE = all_of(library("triton", "3.5"), any_of(feature("copy.async"), feature("mma.mfma"), feature("mma.wmma")))
 """Triton compiles for devices with one of these; those without are older than it supports."""
 
-_LARGEST_HEAD = 256
-"""Columns of a head that fit the registers of the attention kernel's smallest tile."""
+_LARGEST_HEAD, _LARGEST_ON = 256, {"gfx11": 128}
+"""Columns of a head that fit the registers of the attention kernel's smallest tile, and where they are fewer."""
 
 
 def _types(*alike: int) -> Predicate:
@@ -85,10 +85,18 @@ def _heads(*weights: int) -> Predicate:
 
 
 def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
-    dim = facts.get("head_dim")
+    """A tile for these heads lies in registers, and what makes their products is there."""
+    dim, found = facts.get("head_dim"), facts.get("call_dtypes", ())
     if not isinstance(dim, int):
         return Verdict(False, "head_dim unknown")
-    return Verdict(dim <= _LARGEST_HEAD, f"head_dim {dim} {'<=' if dim <= _LARGEST_HEAD else '>'} {_LARGEST_HEAD}")
+    most = _LARGEST_ON.get(profile.arch[:5], _LARGEST_HEAD)
+    if dim > most:
+        return Verdict(False, f"head_dim {dim} > {most}")
+    q, cache = (*found, "", "")[:2]
+    exact = q == "float32" or (cache != q and cache not in FLOAT8)
+    if exact and "mma.wmma" in profile.features:
+        return Verdict(False, f"{q} over a cache of {cache} is multiplied in float32, which mma.wmma does not")
+    return Verdict(True, f"head_dim {dim} <= {most}")
 
 
 _float32 = fact("call_dtypes", lambda found: found[0] == "float32", "float32 logits")

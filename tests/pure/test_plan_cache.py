@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.conformance.models import CONFIGS
 from engine.config import collect
+from engine.conformance.models import CONFIGS
 from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.plan import plan_for

@@ -109,6 +109,36 @@ def test_sizes_that_no_kernel_takes_are_refused_with_both_figures():
     assert not parts and "32" in parts.reason
 
 
+ATTENDED = [("int32", ("requests", "blocks")), ("int32", ("requests+1",)), ("int32", ("requests",))]
+
+
+@pytest.mark.parametrize(
+    ("arch", "q", "cache", "dim", "ok"),
+    [
+        ("sm_90", "bfloat16", "float8_e4m3fn", 256, True),
+        ("sm_90", "bfloat16", "float8_e4m3fnuz", 128, False),
+        ("sm_90", "float32", "bfloat16", 128, True),
+        ("sm_80", "bfloat16", "float8_e4m3fn", 128, False),
+        ("gfx942", "bfloat16", "float8_e4m3fnuz", 128, True),
+        ("gfx942", "bfloat16", "float8_e4m3fn", 128, False),
+        ("gfx950", "float16", "float8_e4m3fn", 128, True),
+        ("gfx1100", "bfloat16", "bfloat16", 128, True),
+        ("gfx1100", "bfloat16", "bfloat16", 192, False),
+        ("gfx1201", "bfloat16", "float8_e4m3fn", 256, True),
+        ("gfx1201", "float32", "float32", 64, False),
+        ("gfx1201", "float16", "bfloat16", 64, False),
+    ],
+)
+def test_H_QNT_10_attention_takes_the_caches_and_heads_that_its_tiles_hold(arch, q, cache, dim, ok):
+    given = [(q, ("tokens", 4 * dim)), (cache, (2, 9, 16, 1, dim)), *ATTENDED]
+    scales = [SCALE, SCALE] if cache.startswith("float8") else []
+    verdict = said(DEVICES[arch], "attention", *given, *scales, head_dim=dim)
+    assert bool(verdict) == ok, verdict.reason
+    if cache.startswith("float8"):
+        written = [(q, ("tokens", dim)), (q, ("tokens", dim)), given[1], ("int64", ("tokens",)), *scales]
+        assert bool(said(DEVICES[arch], "kv_write", *written, head_dim=dim)) == ok
+
+
 def test_devices_without_triton_or_older_than_it_are_refused():
     bare = replace(HOPPER, libraries={"torch": "2.13.0"})
     assert said(bare, "silu_and_mul", *rows("bfloat16")).reason == "triton not installed"
