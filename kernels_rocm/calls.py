@@ -95,6 +95,9 @@ CALLS: Mapping[str, LibraryCall] = MappingProxyType(
         "route_groups": _call("aiter.ops.topk.grouped_topk", "0.1.5", f"{_ROUTED} is_softmax"),
         "route_biased": _call("aiter.ops.topk.biased_grouped_topk", "0.1.5", f"{_ROUTED} correction_bias"),
         "communicator": _call(f"{_REDUCE}.__init__", "0.1.6.post2", "group device max_size", 2),
+        "reduce_norm_groups": _call(
+            f"{_REDUCE}.fused_ar_rms_per_group_quant", "0.1.14", "inp res_inp w eps group_size registered use_1stage", 2
+        ),
         "reduce_norm": _call(f"{_REDUCE}.fused_ar_rms", "0.1.10.post2", "inp res_inp w eps registered use_1stage", 2),
     }
 )

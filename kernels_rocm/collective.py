@@ -41,6 +41,35 @@ def all_reduce_rms_norm(
     return all_reduce_add_rms_norm(x, zeros, weight, group=group, eps=eps)
 
 
+def all_reduce_add_rms_norm_quantize_dynamic(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    group: str,
+    eps: float,
+    storage: str,
+    columns: int,
+    power_of_two: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As the fused op, for the device's own 8-bit float and scales per group. Raises ``ValueError`` for a scale per row
+    and for powers of two."""
+    if not columns or power_of_two:
+        asked = "scales that are powers of two" if power_of_two else "a scale per row"
+        raise ValueError(f"{asked}: this kernel has no such option")
+    function("reduce_norm_groups")
+    stored, total, scales = _communicator(x, group).fused_ar_rms_per_group_quant(
+        inp=x.contiguous(),
+        res_inp=y.contiguous(),
+        w=weight,
+        eps=eps,
+        group_size=columns,
+        registered=False,
+        use_1stage=_one_stage(x, group),
+    )
+    return stored, scales, total
+
+
 def close(group: str = "") -> None:
     """Free the communicator of a group, or of every group. Each rank calls it, with no work under way."""
     for name in [group] if group else list(_COMMUNICATORS):

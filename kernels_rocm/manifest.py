@@ -66,6 +66,15 @@ def _dynamic(gated: bool) -> Predicate:
     return check
 
 
+def _summed_groups(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Each thread of the fused sum owns eight columns, whatever the width."""
+    width, group = columns(facts.get("call_shapes", ()), 0), facts.get("columns", 0)
+    if facts.get("power_of_two", True) or not isinstance(width, int) or not group:
+        return Verdict(False, f"groups of {group or 'a row'} in rows of {width}, or scales that are powers of two")
+    ok = width % group == 0 and group_fits(group, 8)
+    return Verdict(ok, f"groups of {group} in rows of {width}" + ("" if ok else ", 8 to a thread"))
+
+
 def _captured(profile: DeviceProfile, facts: Facts) -> Verdict:
     """Called one by one, the library's wrapper costs more than its kernel saves; a graph does away with it."""
     mode = facts.get("graph_mode", "unknown")
@@ -171,6 +180,12 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     _row("mla_attention", "mla", aiter("mla", calls=("mla",)), latents, priority=_SECOND),
     _row("all_reduce_add_rms_norm", "collective", _REDUCE, *_SUM, _reduces),
+    _row(
+        "all_reduce_add_rms_norm_quantize_dynamic",
+        "collective",
+        aiter("custom_ar", "0.1.13", ("communicator", "reduce_norm_groups")),
+        *(*_SUM, float8, _summed_groups, _reduces),
+    ),
     _row("all_reduce_rms_norm", "collective", _REDUCE, alike(2, *HALVES), whole_rows(1), _width(1), _reduces),
 )
 """The library's rows lead the portable ones by priority; where they refuse a call, those take it. It starts at CDNA 3:

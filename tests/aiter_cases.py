@@ -43,6 +43,7 @@ CASES = [
     ("silu_and_mul_quantize_static", {"tokens": 3, "hidden": 769}, FNUZ),
     ("rotary_kv_write", HEADS, {"head_dim": 16}),
     ("all_reduce_add_rms_norm", SIZES, {**EPS, "group": "tp"}),
+    ("all_reduce_add_rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **GROUPS, "group": "tp"}),
     ("all_reduce_rms_norm", SIZES, {**EPS, "group": "tp"}),
     *(
         (

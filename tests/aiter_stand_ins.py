@@ -75,6 +75,14 @@ class CustomAllreduce:
         torch.distributed.all_reduce(total)
         total += res_inp
         return rms(total, w, eps).to(inp.dtype), total
+    def fused_ar_rms_per_group_quant(self, inp, res_inp, *, w, eps, group_size=128, registered=False, use_1stage=False,
+            emit_bf16=False, transpose_scale=False):
+        normed, total = self.fused_ar_rms(inp, res_inp, w=w, eps=eps)
+        assert group_size % 8 == 0 and inp.shape[-1] % group_size == 0
+        out = torch.empty(inp.shape, dtype=torch.float8_e4m3fnuz)
+        scale = torch.empty((*inp.shape[:-1], inp.shape[-1] // group_size))
+        groups(out, normed.float(), scale, group_size)
+        return out, total, scale
     def close(self):
         self.closed = True
 """,

@@ -213,6 +213,21 @@ def test_latent_attention_shares_a_page_among_threads(change, expected):
         assert takes("mla_attention", target, facts) is (target in expected)
 
 
+@pytest.mark.parametrize(
+    ("width", "group", "expected"),
+    [(4096, 128, True), (5120, 128, True), (4096, 512, True), (4096, 1024, False), (4096, 96, False), (4096, 0, False)],
+)
+def test_a_fused_sum_quantises_in_groups_of_a_power_of_two_of_threads(width, group, expected):
+    """Each thread owns eight columns at every width, unlike in the norm alone."""
+    op = "all_reduce_add_rms_norm_quantize_dynamic"
+    for target, own in OWN.items():
+        facts = {"columns": group, "power_of_two": False, "storage": own, "tensor_parallel_size": 8}
+        facts |= {"call_shapes": (("tokens", width), ("tokens", width), (width,)), "call_dtypes": (HALF,) * 3}
+        assert takes(op, target, facts) is expected
+        for change in ({"power_of_two": True}, {"storage": "int8"}, {"tensor_parallel_size": 6}):
+            assert not takes(op, target, {**facts, **change})
+
+
 STATIC = {
     "rms_norm_quantize_static": (1, False),
     "add_rms_norm_quantize_static": (2, False),
@@ -241,16 +256,14 @@ def test_static_scales(op, target):
 @pytest.mark.parametrize("op", sorted(ROWS))
 def test_a_release_before_what_is_passed_was_declared_is_too_old(op):
     """One that does not say its number is looked at when it is first called."""
-    older = {
-        "silu_and_mul_quantize_dynamic": "0.1.14.post1",
-        "dual_rms_norm": "0.1.13.post1",
-        "mla_attention": "0.1.15",
+    edges = {
+        "silu_and_mul_quantize_dynamic": ("0.1.14.post1", "0.1.15"),
+        "dual_rms_norm": ("0.1.13.post1", "0.1.14"),
+        "all_reduce_add_rms_norm_quantize_dynamic": ("0.1.13.post1", "0.1.14"),
+        "mla_attention": ("0.1.15", "0.1.16"),
     }
-    newer = {"silu_and_mul_quantize_dynamic": "0.1.15", "dual_rms_norm": "0.1.14", "mla_attention": "0.1.16"}
-    for version, expected in [
-        (older.get(op, "0.1.3"), op in ("rms_norm", "silu_and_mul")),
-        (newer.get(op, "0.1.13"), True),
-    ]:
+    old, new = edges.get(op, ("0.1.3", "0.1.13"))
+    for version, expected in [(old, op in ("rms_norm", "silu_and_mul")), (new, True)]:
         found = ROWS[op].needs(described("rocm", "gfx942", "aiter", aiter=version), {})
         assert bool(found) is expected and version in found.reason
     unknown = ROWS[op].needs(described("rocm", "gfx942", "aiter", aiter="unknown"), {})
