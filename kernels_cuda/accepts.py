@@ -10,6 +10,8 @@ HALVES = ("float16", "bfloat16")
 WHOLE = ("STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE")
 """Modes that call a row while they trace, with no step to prepare."""
 _BLOCK = 128
+_TILE, _ITEMS = 128, 16384
+"""Rows of queries in a tile of latent attention; parts of a schedule, of which half are left to splits."""
 
 
 def stepwise(profile: DeviceProfile, facts: Facts) -> Verdict:
@@ -46,6 +48,27 @@ def attends(
         return Verdict(window is None or window > 0, f"{text}, window {window}, {cached.reason}")
 
     return check
+
+
+def attends_latents(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """One type of 16 bits, latents of 512 and a rotated key of 64, heads that fill whole tiles of queries: where they
+    do not, the library's kernels lose a key at the edge and its planner refuses the step."""
+    shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())
+    sizes = tuple(facts.get(name) for name in ("heads", "kv_rank", "rope"))
+    if len(shapes) != 7 or len(dtypes) != 7 or len(shapes[2]) != 3 or not all(isinstance(n, int) for n in sizes):
+        return Verdict(False, "inputs of the call unknown")
+    if dtypes[0] not in HALVES or len({*dtypes[:4]}) > 1:
+        return Verdict(False, f"types {' '.join(dtypes[:4])}, needs {_any(HALVES)} for all")
+    (heads, rank, rope), page = sizes, shapes[2][1]
+    text = f"{heads} heads over latents of {rank} and {rope} in pages of {page}"
+    if (rank, rope) != (512, 64) or page not in (16, 32, 64):
+        return Verdict(False, f"{text}; needs 512 and 64 in pages of 16, 32 or 64")
+    if not 0 < heads <= _TILE or _TILE % heads:
+        return Verdict(False, f"{text}; needs a number of heads that divides {_TILE}")
+    tokens = facts.get("max_num_batched_tokens", 0)
+    if tokens * heads > _ITEMS * _TILE // 2:
+        return Verdict(False, f"{text}: steps of {tokens} tokens have more parts than the {_ITEMS} of a schedule")
+    return Verdict(True, text)
 
 
 def grouped(profile: DeviceProfile, facts: Facts) -> Verdict:

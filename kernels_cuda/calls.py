@@ -11,6 +11,7 @@ from types import MappingProxyType
 MINIMUM, BELOW = "0.7.4", "0.8"
 """Versions whose signatures these are: from the one, and before the other."""
 
+_LATENT = "flashinfer.mla:BatchMLAPagedAttentionWrapper"
 _PAGED = "flashinfer.prefill:BatchPrefillWithPagedKVCacheWrapper"
 
 CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -42,6 +43,16 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("q_data_type", "kv_data_type", "seq_lens", "uniform_q_len"),
         ),
         f"{_PAGED}.run": ("q", "paged_kv_cache", "out"),
+        _LATENT: (
+            *("float_workspace_buffer", "use_cuda_graph", "qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr"),
+            "backend",
+        ),
+        "flashinfer.mla:MLAPlanMetadata.csr": ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr"),
+        f"{_LATENT}.plan": (
+            *("metadata", "num_heads", "head_dim_ckv", "head_dim_kpe", "page_size", "causal", "sm_scale"),
+            *("q_data_type", "kv_data_type", "query_layout", "kv_cache_layout"),
+        ),
+        f"{_LATENT}.run": ("query", "kv_cache", "out"),
         "flashinfer.decode:xqa_batch_decode_with_kv_cache": (
             *("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len", "bmm1_scale"),
             *("bmm2_scale", "window_left", "out", "kv_layout"),

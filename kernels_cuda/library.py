@@ -32,7 +32,8 @@ def function(target: str) -> Callable[..., Any]:
             found = getattr(found, name)
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise RuntimeError(f"{asked} cannot be loaded: {type(error).__name__}: {error}; repair the library") from error
-    known = list(inspect.signature(found).parameters.values())[path.count(".") :]
+    bound = inspect.isclass(found) or inspect.ismethod(found)
+    known = list(inspect.signature(found).parameters.values())[0 if bound else path.count(".") :]
     named = [row for row in known if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)]
     unknown = [name for name in keywords if name not in [row.name for row in named]]
     missing = [row.name for row in named if row.default is row.empty and row.name not in keywords]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_cuda.accepts import attends, grouped, stepwise
+from kernels_cuda.accepts import attends, attends_latents, grouped, stepwise
 from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
 from kernels_triton.calls import alike, columns, whole_rows
@@ -142,6 +142,7 @@ KERNELS: tuple[Kernel, ...] = (
         _reduces,
         needs=_FP8,
     ),
+    _steps("mla_attention", "", "prepare", 10, _FLASHINFER, attends_latents),
     _steps(
         *("attention", "", "prepare_planned", 10, _FLASHINFER),
         attends(pages=_PAGES, heads=_HEADS, softcap=True, stored=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from kernels_cuda.library import call
 from kernels_cuda.workspace import FLOATS, INTEGERS, zeroed
 
 PAGED = "flashinfer.prefill:BatchPrefillWithPagedKVCacheWrapper"
+LATENT = "flashinfer.mla:BatchMLAPagedAttentionWrapper"
 Key = tuple[Any, ...]
 
 
@@ -135,9 +136,6 @@ def planned(key: Key, batch: Paged, width: int, backend: str, captured: bool, **
             integers = zeroed(device, INTEGERS, f"schedule of {key}")
             call(f"{PAGED}.reset_workspace_buffer", made, float_workspace_buffer=floats, int_workspace_buffer=integers)
         _WRAPPERS[place] = made
-    if place in _SENT:
-        # The schedule is sent from host memory that is written again.
-        _SENT[place].synchronize()
     arrays = {
         "qo_indptr": batch.edges,
         "paged_kv_indptr": batch.pages,
@@ -145,18 +143,46 @@ def planned(key: Key, batch: Paged, width: int, backend: str, captured: bool, **
         "paged_kv_last_page_len": batch.last,
         "seq_lens": batch.lengths,
     }
-    call(
-        f"{PAGED}.plan",
-        _WRAPPERS[place],
-        causal=True,
-        uniform_q_len=1 if captured else None,
-        **{name: torch.from_numpy(array) for name, array in arrays.items()},
-        **attributes,
+    given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    more = {"causal": True, "uniform_q_len": 1 if captured else None, **attributes}
+    schedule(place, lambda: call(f"{PAGED}.plan", _WRAPPERS[place], **given, **more))
+    return _WRAPPERS[place]
+
+
+def planned_latent(key: Key, batch: Paged, width: int, backend: str, captured: bool, **attributes: Any) -> Any:
+    """As ``planned``, for a cache of latents. The library keeps a schedule's memory for each wrapper itself."""
+    device, requests = key[1], len(batch.lengths)
+    place = (*key, backend, requests if captured else 0)
+    if place not in _WRAPPERS:
+        buffers = _buffers(device, requests, width) if captured else {}
+        _WRAPPERS[place] = call(
+            LATENT,
+            float_workspace_buffer=zeroed(device, FLOATS, "partial results of latents"),
+            use_cuda_graph=captured,
+            qo_indptr=buffers.get("qo_indptr_buf"),
+            kv_indptr=buffers.get("paged_kv_indptr_buf"),
+            kv_indices=buffers.get("paged_kv_indices_buf"),
+            kv_len_arr=buffers.get("paged_kv_last_page_len_buf"),
+            backend=backend,
+        )
+    names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+    arrays = (batch.edges, batch.pages, batch.indices, batch.lengths)
+    rows = call(
+        "flashinfer.mla:MLAPlanMetadata.csr",
+        **{name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)},
     )
-    if device.type == "cuda":
+    schedule(place, lambda: call(f"{LATENT}.plan", _WRAPPERS[place], metadata=rows, causal=True, **attributes))
+    return _WRAPPERS[place]
+
+
+def schedule(place: Key, plan: Callable[[], Any]) -> None:
+    """Plan once the last schedule of the same place is sent: it is sent from host memory that is written again."""
+    if place in _SENT:
+        _SENT[place].synchronize()
+    plan()
+    if place[1].type == "cuda":
         _SENT[place] = torch.cuda.Event()
         _SENT[place].record()
-    return _WRAPPERS[place]
 
 
 def _buffers(device: torch.device, requests: int, width: int) -> dict[str, torch.Tensor]:

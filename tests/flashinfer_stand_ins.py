@@ -115,5 +115,51 @@ def gemm_fp8_nt_groupwise(a, b, a_scale, b_scale, scale_major_mode=None, mma_sm=
     out.copy_(left @ right.T)
 """
 
-TEXTS = {"gemm": "import torch" + GEMM, "prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
+MLA = """
+class MLAPlanMetadata:
+    @classmethod
+    def csr(cls, qo_indptr, kv_indptr, kv_indices, kv_len_arr):
+        made = cls()
+        made.rows = [qo_indptr, kv_indptr, kv_indices, kv_len_arr]
+        return made
+
+class BatchMLAPagedAttentionWrapper:
+    made = []
+    def __init__(self, float_workspace_buffer, use_cuda_graph=False, qo_indptr=None, kv_indptr=None, kv_indices=None,
+            kv_len_arr=None, backend="auto"):
+        assert backend in ("fa2", "fa3")
+        self.graph, self.buffers, self.plans = use_cuda_graph, [qo_indptr, kv_indptr, kv_indices, kv_len_arr], 0
+        assert all(torch.is_tensor(x) for x in self.buffers) is use_cuda_graph
+        BatchMLAPagedAttentionWrapper.made.append(self)
+    def plan(self, qo_indptr=None, kv_indptr=None, kv_indices=None, kv_len_arr=None, num_heads=None, head_dim_ckv=None,
+            head_dim_kpe=None, page_size=None, causal=None, sm_scale=None, q_data_type=None, kv_data_type=None,
+            use_profiler=False, *, metadata=None, query_layout=None, kv_cache_layout=None, lse_mode="none"):
+        assert causal and (query_layout, kv_cache_layout) == ("split", "packed")
+        assert all(x.dtype == torch.int32 for x in metadata.rows) and len(metadata.rows[3]) > 0
+        if self.graph:
+            for buffer, x in zip(self.buffers, metadata.rows):
+                buffer[:len(x)].copy_(x)
+        else:
+            self.buffers = [x.clone() for x in metadata.rows]
+        self.plans += 1
+        self.sizes = num_heads, head_dim_ckv, head_dim_kpe, page_size, sm_scale
+        self.types = q_data_type, kv_data_type
+    def run(self, q_nope=None, q_pe=None, ckv_cache=None, kpe_cache=None, out=None, lse=None, return_lse=False, *,
+            query=None, kv_cache=None):
+        heads, rank, rope, page, scale = self.sizes
+        edges, pages, indices, lengths = (x.tolist() for x in self.buffers)
+        assert query[0].shape[1:] == (heads, rank) and query[1].shape[1:] == (heads, rope) and kv_cache.shape[1] == page
+        assert len(query[0]) == len(query[1]) == len(out) == edges[len(lengths)]
+        assert (query[0].dtype, kv_cache.dtype) == self.types == (query[1].dtype, out.dtype)
+        for at, length in enumerate(lengths):
+            rows, new = slice(edges[at], edges[at + 1]), edges[at + 1] - edges[at]
+            keys = kv_cache[torch.tensor(indices[pages[at]:pages[at + 1]])].flatten(0, 1)[:length].double()
+            q = torch.cat([x[rows].double() for x in query], -1)
+            scores = torch.einsum("qhd,kd->hqk", q, keys) * scale
+            ahead = torch.arange(length) > torch.arange(length - new, length)[:, None]
+            weights = scores.masked_fill(ahead, float("-inf")).softmax(-1)
+            out[rows] = torch.einsum("hqk,kd->qhd", weights, keys[:, :rank]).to(out.dtype)
+"""
+
+TEXTS = {"mla": MLA, "gemm": GEMM, "prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
 """Module → text."""

@@ -7,6 +7,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,20 +45,32 @@ def statements(body: list[ast.stmt]):
                 yield from statements(getattr(row, field, []))
 
 
-def definition(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
+def exported(rows: list[ast.stmt], name: str) -> bool:
+    """Whether ``import *`` gives the name: one without an underscore, unless the module lists what it does."""
+    lists = [row.value for row in rows if isinstance(row, ast.Assign) and ast.unparse(row.targets[0]) == "__all__"]
+    return name in ast.literal_eval(lists[-1]) if lists else not name.startswith("_")
+
+
+def definition(module: str, name: str, star: bool = False) -> ast.FunctionDef | ast.ClassDef:
     """Of a name of a module, through the modules that it comes from."""
     file = file_of(module)
     rows = list(statements(ast.parse(file.read_text(encoding="utf-8")).body))
+    if star and not exported(rows, name):
+        raise LookupError(f"{module} exports no {name}")
     found = [row for row in rows if isinstance(row, ast.FunctionDef | ast.ClassDef) and row.name == name]
     if found:
         return found[-1]
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for row in rows:
         for alias in row.names if isinstance(row, ast.ImportFrom) else ():
-            if name == (alias.asname or alias.name):
+            if (alias.asname or alias.name) in (name, "*"):
                 parts = package.split(".")
                 base = parts[: len(parts) + 1 - row.level] if row.level else []
-                return definition(".".join([*base, *filter(None, [row.module])]), alias.name)
+                place = ".".join([*base, *filter(None, [row.module])])
+                if alias.name != "*":
+                    return definition(place, alias.name)
+                with suppress(LookupError):
+                    return definition(place, name, star=True)
     raise LookupError(f"{module} has no {name}")
 
 
@@ -78,7 +91,7 @@ def test_the_installed_version_is_one_that_rows_accept():
 @pytest.mark.parametrize("target", CALLS)
 def test_what_a_row_gives_is_what_the_library_takes(target):
     taken = signature(target)
-    positional = [row.arg for row in taken.args if row.arg != "self"]
+    positional = [row.arg for row in taken.args if row.arg not in ("self", "cls")]
     names = [*positional, *(row.arg for row in taken.kwonlyargs)]
     needed = positional[: len(positional) - len(taken.defaults)]
     needed += [row.arg for row, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None]
@@ -96,7 +109,8 @@ def test_rows_call_what_the_table_has_and_nothing_else():
     """Every target in the sources of the rows stands in the table, and the other way round."""
     texts = [file.read_text(encoding="utf-8") for file in (ROOT / "kernels_cuda").glob("*.py") if file.stem != "calls"]
     paged = "flashinfer.prefill:BatchPrefillWithPagedKVCacheWrapper"
-    texts = [text.replace("{PAGED}", paged) for text in texts]
+    latent = "flashinfer.mla:BatchMLAPagedAttentionWrapper"
+    texts = [text.replace("{PAGED}", paged).replace("{LATENT}", latent) for text in texts]
     assert set(re.findall(r'"(flashinfer[\w.]*:[\w.]+)"', "\n".join(texts))) == set(CALLS)
     assert not [text for text in texts if re.search(r"^\s*(import|from) flashinfer", text, re.MULTILINE)]
 
