@@ -32,9 +32,7 @@ def run(words: Sequence[str]) -> int:
     model = resolve_model(value_of(found.given, "model.name"), weights=False)
     config = read_config(model.path, model.name)
     devices, notes = asked_for(found.given)
-    targets = report(
-        devices, config, found.given, os.environ, processes=PROCESSES, told=_progress(sys.stderr)
-    )
+    targets = report(devices, config, found.given, os.environ, processes=PROCESSES, told=progress(sys.stderr))
     if not targets:
         labels = ", ".join(device.label for device in devices) or "no device"
         raise UserError(f"engine kernels report: no kernel of {labels} is made ahead of time; --platform names others")
@@ -45,7 +43,7 @@ def run(words: Sequence[str]) -> int:
     return 0 if clean(targets) else 1
 
 
-def _progress(stream: TextIO) -> Told:
+def progress(stream: TextIO) -> Told:
     """One line that is written over, where a person sees it."""
 
     def told(done: int, count: int, name: str) -> None:
