@@ -2,38 +2,104 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.program import CacheSpec, Program
+from engine.program import CacheSpec, Program, Weight
 from platforms.contract import Runtime
 
 if TYPE_CHECKING:
     from engine.weights.checkpoint import Checkpoint
 
+logger = logging.getLogger("engine")
+
+OTHER_FLAVOUR = "float8_e4m3fnuz"
+"""The 8-bit float in which the bits of ``float8_e4m3fn`` mean half as much, and those of its minus zero no number."""
+
 
 def load_weights(
     program: Program, checkpoint: Checkpoint, runtime: Runtime, report: Callable[[int], None] = lambda nbytes: None
 ) -> dict[str, Any]:
-    """Every weight of the program in its dtype. At most one checkpoint tensor is held beside what is kept. ``report``
-    is told the checkpoint bytes that were read after each tensor."""
+    """Every weight of the program in its dtype and format; see ``Weight``. At most one checkpoint tensor is held beside
+    what is kept. ``report`` is told the checkpoint bytes that were read after each tensor. Raises ``UserError``."""
+    loaded = {
+        weight.name: _scales(weight, program, checkpoint, report).to(runtime.device)
+        if weight.format.startswith("scale ")
+        else _values(weight, checkpoint, runtime, report)
+        for weight in program.weights.values()
+    }
+    _warn(program, checkpoint)
+    return loaded
+
+
+def _values(weight: Weight, checkpoint: Checkpoint, runtime: Runtime, report: Callable[[int], None]) -> Any:
     import torch
 
-    loaded = {}
-    for weight in program.weights.values():
-        kind = getattr(torch, weight.dtype)
-        whole = torch.empty(weight.shape, dtype=kind, device=runtime.device)
-        rows = whole.view(-1, *weight.shape[-1:]) if len(weight.shape) > 2 else whole
-        at = 0
-        for name in weight.tensors:
-            part = checkpoint.read(name)
-            rows[at : at + part.shape[0]].copy_(part)
-            at += part.shape[0]
-            report(checkpoint.tensors[name].nbytes)
-        if at != rows.shape[0]:
-            raise ValueError(f"weight {weight.name}: {at} rows were read, its shape is {weight.shape}")
-        loaded[weight.name] = whole
-    return loaded
+    whole = torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device=runtime.device)
+    rows = whole.view(-1, *weight.shape[-1:]) if len(weight.shape) > 2 else whole
+    at = 0
+    for name in weight.tensors:
+        if weight.format == "dense":
+            part = checkpoint.read_values(name)
+        else:
+            part = _flavoured(checkpoint.read(name), weight.dtype)
+        rows[at : at + part.shape[0]].copy_(part)
+        at += part.shape[0]
+        report(checkpoint.tensors[name].nbytes)
+    if at != rows.shape[0]:
+        raise ValueError(f"weight {weight.name}: {at} rows were read, its shape is {weight.shape}")
+    return whole
+
+
+def _flavoured(part: Any, dtype: str) -> Any:
+    """The same bits as ``dtype``, minus zero aside."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if part.dtype == kind:
+        return part
+    bits = part.view(torch.int8)
+    return torch.where(bits == -128, 0, bits).view(kind)
+
+
+def _scales(weight: Weight, program: Program, checkpoint: Checkpoint, report: Callable[[int], None]) -> Any:
+    """float32, on the host."""
+    import torch
+
+    kind = weight.format.removeprefix("scale ")
+    found = []
+    for name in weight.tensors:
+        if kind == "kv" and name not in checkpoint.tensors:
+            found.append(torch.ones(1))
+            continue
+        scale = checkpoint.read_scale(name)
+        report(checkpoint.tensors[name].nbytes)
+        if kind == "tensor":
+            height = checkpoint.tensors[f"{name.rpartition('.')[0]}.weight"].shape[0]
+            found.append(scale.flatten().expand(height))
+        else:
+            found.append(scale if kind == "block" else scale.flatten())
+    whole = torch.stack([part.max() for part in found]).max().view(1) if kind == "largest" else torch.cat(found)
+    return (whole * _factor(weight, program)).view(weight.shape)
+
+
+def _factor(weight: Weight, program: Program) -> float:
+    """2 where bits of one flavour are read as the other, which halves what they mean."""
+    if weight.format == "scale kv":
+        return 2.0 if any(cache.dtype == OTHER_FLAVOUR for cache in program.caches.values()) else 1.0
+    owner = program.weights[weight.name.removesuffix(".input_scale").removesuffix(".scale")]
+    return 2.0 if owner.dtype == OTHER_FLAVOUR else 1.0
+
+
+def _warn(program: Program, checkpoint: Checkpoint) -> None:
+    """One line for scales of keys and values that the checkpoint does not bring."""
+    wanted = [name for weight in program.weights.values() if weight.format == "scale kv" for name in weight.tensors]
+    missing = [name for name in wanted if name not in checkpoint.tensors]
+    if missing:
+        layers = len({name.rpartition(".")[0] for name in missing})
+        which = " and ".join(sorted({name.rpartition(".")[2] for name in missing}))
+        logger.warning("%s: %s is missing in %d layers and taken as 1.0", checkpoint.path, which, layers)
 
 
 def make_caches(program: Program, blocks: int, runtime: Runtime) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from engine.bundle import KEY, open_bundle
+from engine.config.sources import value_of
 from engine.errors import UserError
 from engine.explain import Row
 from engine.first_touch import first_touch
@@ -74,7 +76,6 @@ def start_worker(
 ) -> Worker:
     """Raises ``UserError`` where the checkpoint cannot be loaded, the device does not open, the plan refuses, or memory
     does not suffice."""
-    checkpoint.check_loadable()
     with phases("open device"), _as_user_error():
         runtime = _opened(plugin, index)
     with ExitStack() as stack, _as_user_error():
@@ -104,7 +105,7 @@ def _serve(
     offline: bool,
 ) -> Worker:
     from engine.bind import Bound, load_target
-    from engine.compile.start import bound_ranges, make_compiler
+    from engine.compile.start import bound_ranges, forced, make_compiler
     from engine.graphs.executor import Executor
     from engine.graphs.start import capture, planned_keys
     from engine.runner import Runner
@@ -112,6 +113,7 @@ def _serve(
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
 
+    bundle = open_bundle(value_of(given, KEY), runtime.profile, rows, forced())
     backend = _graphs(runtime)
     seen = Observations()
 
@@ -128,8 +130,11 @@ def _serve(
     def after(times: Times, refused: Refused) -> Plan:
         return make(replace(seen, times=times, refused={**seen.refused, **refused}))
 
-    with phases("tune"):
-        plan = learner.learn(after)
+    if bundle is not None:
+        bundle.check()
+    if bundle is None or not bundle.required:
+        with phases("tune"):
+            plan = learner.learn(after)
     compiler = make_compiler(plan, ops)
     if plan["compilation.debug_dump_path"]:
         from engine.compile.dump import dump_plan
@@ -157,11 +162,13 @@ def _serve(
             with phases("capture"), progress("capturing", len(graphs), unit="graphs") as advance:
                 seen = replace(seen, uncaptured=capture(plan, executor, backend, ops, planned, advance))
         plan = make(seen)
+        if bundle is not None:
+            bundle.check()
         stack.pop_all()
     sampling = {row.op: load_target(row.target) for row in plan.kernels if row.op in SAMPLING and row.target}
     runner = Runner(executor, checkpoint.config.vocab_size, runtime, sampling)
     built, loaded = (compiler.built, compiler.loaded) if compiler is not None else (0, 0)
-    table = learner.table()
+    table = learner.table() + (bundle.rows() if bundle is not None else [])
     table += _rows(compiler, executor, planned, plan["cache.kv_cache_memory_bytes"] is not None)
     return Worker(runtime, plan, runner, space, table, built, loaded)
 

@@ -12,6 +12,7 @@ from engine.models.config import ModelConfig
 from engine.weights.expected import check_tensors
 from engine.weights.gguf_checkpoint import read_gguf_checkpoint
 from engine.weights.safetensors_checkpoint import read_safetensors_checkpoint
+from engine.weights.stored import checked, unpacked
 from engine.weights.tensor_info import TensorInfo, read_dense, read_packed
 
 if TYPE_CHECKING:
@@ -23,23 +24,13 @@ __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """``tensors``: exactly those the config asks for, checked, under the Hub's names, in the order of the forward pass;
-    query and key rows are in rotate-half order. Empty where the linear layers are quantised, see ``check_loadable``.
-    ``reads``: how often each was read."""
+    query and key rows are in rotate-half order; then the scales of those that are stored quantised. ``reads``: how
+    often each was read."""
 
     path: Path
     config: ModelConfig
     tensors: dict[str, TensorInfo]
     reads: Counter[str] = field(default_factory=Counter)
-
-    def check_loadable(self) -> None:
-        """Raises ``UserError`` for a checkpoint that can be planned for and not be loaded."""
-        scheme = self.config.quantization
-        if scheme is not None:
-            raise UserError(
-                f"{self.path}: the linear layers are stored as {scheme.method} weights ({scheme.storage} per "
-                f"{scheme.weights}); this version plans for {scheme.method} weights and does not load them yet. "
-                "`engine explain` shows the plan; to serve, use a dense or a GGUF checkpoint of the model."
-            )
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +42,18 @@ class Checkpoint:
         float32 where it is stored in blocks. Drop it before reading the next. Raises ``UserError``."""
         self.reads[name] += 1
         return read_dense(self.tensors[name])
+
+    def read_scale(self, name: str) -> torch.Tensor:
+        """[*shape] float32 on the host. Raises ``UserError`` where a value is not finite or not above zero."""
+        return checked(self.read(name), self.tensors[name])
+
+    def read_values(self, name: str) -> torch.Tensor:
+        """[*shape] on the host: what the tensor stands for, float32 where it is stored quantised. Raises
+        ``UserError``."""
+        scheme, module = self.config.quantization, name.removesuffix(".weight")
+        if scheme is None or self.tensors[name].format != scheme.storage:
+            return self.read(name)
+        return unpacked(self.read(name), self.read_scale(f"{module}.{scheme.scale}"), scheme.block)
 
     def read_packed(self, name: str) -> torch.Tensor:
         """uint8 [rows, bytes per row] on the host: the stored blocks, for kernels that take them."""
@@ -68,7 +71,7 @@ def open_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         config, found = read_gguf_checkpoint(file, name or file.stem)
     else:
         config, found = read_safetensors_checkpoint(path, name or path.resolve().name)
-    return Checkpoint(path, config, {} if config.quantization else check_tensors(path, config, found))
+    return Checkpoint(path, config, check_tensors(path, config, found))
 
 
 def find_gguf(path: Path, *, weights: bool = True) -> Path | None:

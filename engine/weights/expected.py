@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.weights.expected_parts import attention, experts, in_halves, latent_attention, mlp
 from engine.weights.gguf_types import BY_FORMAT, WITHOUT_DEQUANTISATION
+from engine.weights.stored import stored_scales
 from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
 
 logger = logging.getLogger("engine")
@@ -48,8 +49,9 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """The expected tensors out of ``found``, in order. Raises ``UserError`` naming the tensor that is missing, of
-    another shape, or in a format nobody reads; logs one line for each tensor that is not used."""
+    """The expected tensors out of ``found``, in order, and the scales of those that are stored quantised. Raises
+    ``UserError`` naming the tensor that is missing, of another shape, or in a format nobody reads; logs one line for
+    each tensor that is not used."""
     expected = expected_shapes(config)
     missing = [name for name in expected if name not in found]
     if missing == [HEAD]:
@@ -67,19 +69,18 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
         info = found[name]
         if info.shape != shape:
             raise UserError(f"{info.file}: tensor {name!r} has shape {list(info.shape)}, its config asks {list(shape)}")
-        if not is_readable(info.format):
+        if not is_readable(info.format) and not (config.quantization and info.format == config.quantization.storage):
             raise UserError(f"{info.file}: tensor {name!r} is stored as {info.format!r}, which cannot be read")
-    _log_unused(path, config, expected, found)
-    return {name: in_halves(config, found[name]) for name in expected}
+    scales = stored_scales(path, config, expected, found)
+    _log_unused(path, config, {*expected, *scales}, found)
+    return {name: in_halves(config, found[name]) for name in (*expected, *scales)}
 
 
 def is_readable(format: str) -> bool:
     return format in DENSE_FORMATS or (format in BY_FORMAT and BY_FORMAT[format].name not in WITHOUT_DEQUANTISATION)
 
 
-def _log_unused(
-    path: Path, config: ModelConfig, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, TensorInfo]
-) -> None:
+def _log_unused(path: Path, config: ModelConfig, expected: Collection[str], found: Mapping[str, TensorInfo]) -> None:
     drafting = {name for name in found if config.mla and name.startswith(f"model.layers.{config.num_layers}.")}
     if drafting:
         logger.info("%s: %d tensors of layer %d ignored, a head for drafting", path, len(drafting), config.num_layers)

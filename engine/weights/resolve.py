@@ -32,6 +32,13 @@ def resolve_model(name: str | None, *, weights: bool = True) -> Model:
     """``name``: a path, the built-in model, a downloaded Hub repository, or ``None`` for the built-in model.
     ``weights``: ``False`` where a file like ``config.json`` alone is enough. Raises ``UserError`` with the nearest
     names."""
+    try:
+        return _resolve(name, weights)
+    except OSError as error:
+        raise UserError(f"model {name}: {error.filename} cannot be read: {error.strerror or error}") from error
+
+
+def _resolve(name: str | None, weights: bool) -> Model:
     if name is None:
         return _builtin("no model named: the built-in one")
     if os.path.exists(name):

@@ -12,14 +12,23 @@ from typing import TypeGuard
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
+from engine.weights.fused import canonical
 from engine.weights.json_file import MAX_BYTES, parse_object, read_object
 from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_DIMENSIONS = 8
-_FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+_FORMATS = {
+    **{"F32": "float32", "BF16": "bfloat16", "F16": "float16"},
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "I8": "int8", "U8": "uint8", "I32": "int32"},
+}
+_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E4M3FNUZ", "I8", "U8"), 1),
+}
 
 
 def read_safetensors_checkpoint(directory: Path, name: str) -> tuple[ModelConfig, dict[str, TensorInfo]]:
@@ -27,6 +36,7 @@ def read_safetensors_checkpoint(directory: Path, name: str) -> tuple[ModelConfig
     raw = read_object(directory / "config.json")
     config = ModelConfig.from_hf(raw, name)
     tensors = _indexed(directory) if (directory / INDEX).is_file() else read_header(_single(directory))
+    tensors = canonical(config, tensors)
     embedding = tensors.get("model.embed_tokens.weight")
     undeclared = raw.get("dtype") is None and raw.get("torch_dtype") is None
     if undeclared and embedding is not None and embedding.format in DENSE_FORMATS:

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     import torch
 
 DENSE_FORMATS = tuple(DENSE.values())
+STORED_FORMATS = ("float8_e4m3fn", "float8_e4m3fnuz", "int8", "uint8", "int32")
+"""Dtypes of values that scales give their size, read as they are."""
 CHUNK_VALUES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """``name``: canonical. ``shape``: row-major. ``format``: "float32", "bfloat16", "float16", or "gguf." and a GGUF
-    type in lower case. ``offset``: bytes from the start of ``file``.
+    """``name``: canonical. ``shape``: row-major. ``format``: "float32", "bfloat16", "float16", one of
+    ``STORED_FORMATS``, or "gguf." and a GGUF type in lower case. ``offset``: bytes from the start of ``file``.
 
     ``interleaved``: (heads, d) where the file keeps ``d`` rows of each head in the order 0, d/2, 1, d/2 + 1 and so on,
     as GGUF does for rotation in pairs; both readers undo it. ``skipped``: rows of each head before those. ``None``:
@@ -49,7 +51,9 @@ def read_packed(info: TensorInfo) -> torch.Tensor:
             data = mmap.mmap(file.fileno(), skip + info.nbytes, offset=start, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
         raise UserError(f"{info.file}: tensor {info.name!r} cannot be read: {error}; was the file changed?") from error
-    rows = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=skip).view(info.shape[0], -1)
+    rows = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=skip).view(
+        info.shape[0] if info.shape else 1, -1
+    )
     if info.interleaved is None:
         return rows
     heads, rotated = info.interleaved
@@ -65,7 +69,7 @@ def read_dense(info: TensorInfo) -> torch.Tensor:
     import torch
 
     packed = read_packed(info)
-    if info.format not in DENSE_FORMATS:
+    if info.format not in (*DENSE_FORMATS, *STORED_FORMATS):
         return _dequantise(info, packed)
     dtype: torch.dtype = getattr(torch, info.format)
     if packed.data_ptr() % dtype.itemsize:

@@ -268,3 +268,13 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         advance(60)
     captured = capsys.readouterr()
     assert "load weights" in captured.err and captured.out == ""
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, pattern: str) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    with pytest.raises(UserError, match=r"locked cannot be read: Permission denied"):
+        (tmp_path / "locked").mkdir()
+        resolve_model(str(tmp_path / "locked"))

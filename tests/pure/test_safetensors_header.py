@@ -134,8 +134,8 @@ def test_extra_tensors_are_warned_of_once_each(tmp_path: Path, caplog: pytest.Lo
 def test_an_unreadable_dtype_is_named(tmp_path: Path) -> None:
     path = write_hf(tmp_path)
     raw = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(raw.replace(b'"F32"', b'"I32"'))
-    with pytest.raises(UserError, match=r"'model\.embed_tokens\.weight' is stored as 'i32'"):
+    (path / "model.safetensors").write_bytes(raw.replace(b'"F32"', b'"U32"'))
+    with pytest.raises(UserError, match=r"'model\.embed_tokens\.weight' is stored as 'u32'"):
         open_checkpoint(path)
 
 
