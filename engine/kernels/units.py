@@ -60,7 +60,10 @@ class Units:
         # Rows are strangers' code: whatever they raise is an answer. A module that does not import is the user's to
         # repair, and says so.
         try:
-            given = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta") for spec in specs]
+            given = [
+                torch.empty([int(size) for size in spec.shape], dtype=getattr(torch, spec.dtype), device="meta")
+                for spec in specs
+            ]
             if row.pack:
                 given = with_packed(op, load_target(row.pack), given, attributes)
             for unit in load_target(row.build)(profile, row.target, given, attributes):
