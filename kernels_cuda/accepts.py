@@ -54,7 +54,7 @@ def attends_latents(profile: DeviceProfile, facts: Facts) -> Verdict:
     """One type of 16 bits, latents of 512 and a rotated key of 64, heads that fill whole tiles of queries: where they
     do not, the library's kernels lose a key at the edge and its planner refuses the step."""
     shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())
-    sizes = tuple(facts.get(name) for name in ("heads", "kv_rank", "rope"))
+    sizes: tuple[Any, ...] = tuple(facts.get(name) for name in ("heads", "kv_rank", "rope"))
     if len(shapes) != 7 or len(dtypes) != 7 or len(shapes[2]) != 3 or not all(isinstance(n, int) for n in sizes):
         return Verdict(False, "inputs of the call unknown")
     if dtypes[0] not in HALVES or len({*dtypes[:4]}) > 1:

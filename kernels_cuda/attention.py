@@ -215,7 +215,8 @@ def _rows(
         raise RuntimeError(f"{len(q)} rows, and {tokens} were prepared")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if tokens:
-        compute(q[:tokens].unflatten(-1, (-1, head_dim)), out[:tokens].unflatten(-1, (-1, head_dim)))
+        heads = q.shape[1] // head_dim
+        compute(q[:tokens].view(tokens, heads, head_dim), out[:tokens].view(tokens, heads, head_dim))
     out[tokens:].zero_()
     return out if step.absent is None else out.masked_fill_(step.absent, 0.0)
 

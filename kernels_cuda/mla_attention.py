@@ -64,8 +64,9 @@ def mla_attention(
     out = torch.zeros((len(q_nope), heads * value), dtype=q_nope.dtype, device=q_nope.device)
     if not tokens:
         return out
-    keys, values = up.view(heads, nope + value, kv_rank).split((nope, value), dim=1)
-    latent = torch.bmm(q_nope[:tokens].unflatten(-1, (heads, nope)).transpose(0, 1), keys).transpose(0, 1).contiguous()
+    both = up.view(heads, nope + value, kv_rank)
+    keys, values = both[:, :nope], both[:, nope:]
+    latent = torch.bmm(q_nope[:tokens].reshape(tokens, heads, nope).transpose(0, 1), keys).transpose(0, 1).contiguous()
     turned = q_rope[:tokens].contiguous().view(tokens, heads, rope)
     seen = torch.empty_like(latent)
     call(f"{LATENT}.run", step.wrapper, query=(latent, turned), kv_cache=cache, out=seen)

@@ -181,7 +181,8 @@ def schedule(place: Key, plan: Callable[[], Any]) -> None:
         _SENT[place].synchronize()
     plan()
     if place[1].type == "cuda":
-        _SENT[place] = torch.cuda.Event()
+        event: Any = torch.cuda.Event
+        _SENT[place] = event()
         _SENT[place].record()
 
 
