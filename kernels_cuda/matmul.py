@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 from kernels_triton.launch import ALIGNED, arch_of, jit, launch, rows
-from kernels_triton.matmul import BAND, BLOCKS, ROWS, Scales, Table, Tile, corner, run_matmul, table_of, tile_for
+from kernels_triton.matmul import BAND, Scales, Table, Tile, corner, run_matmul, table_of, tile_for
+from kernels_triton.matmul_tuning import scaled_table
 
 Tensor = torch.Tensor
 
@@ -110,7 +111,7 @@ def scaled_linear(
     """As the op, for 8-bit floats, rows of whole 16-byte pieces and groups of a multiple of 128 columns."""
     kind, scales = getattr(torch, result), Scales(x_scale, weight_scale, block)
     if x.shape[:-1].numel() <= SMALL:
-        return run_matmul(x, weight, bias, kind, BLOCKS if block else ROWS, scales)
+        return run_matmul(x, weight, bias, kind, scaled_table(x, weight, block), scales)
     return _run(x, weight, bias, kind, GROUPED if block else SCALED, scales)
 
 

@@ -99,6 +99,16 @@ def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(True, f"head_dim {dim} <= {most}")
 
 
+def _experts(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Few enough experts and choices for one program of the routing."""
+    shapes, chosen = facts.get("call_shapes", ()), facts.get("top_k")
+    experts = columns(shapes, 1)
+    if not isinstance(experts, int) or not isinstance(chosen, int):
+        return Verdict(False, "experts or top_k of the call unknown")
+    ok = experts <= 1024 and chosen <= 32
+    return Verdict(ok, f"{chosen} of {experts} experts" + ("" if ok else ", needs at most 32 of 1024"))
+
+
 _float32 = fact("call_dtypes", lambda found: found[0] == "float32", "float32 logits")
 
 
@@ -147,7 +157,14 @@ ROWS: tuple[Kernel, ...] = (
     _row("quantize_dynamic", "quant", _types(0), _storage),
     _row("linear", "linear", _types(0), one_type, priority=BEHIND),
     _row("scaled_linear", "scaled_linear", stored_operands, scale_groups, form="steady", priority=BEHIND),
-    _row("scaled_linear", "scaled_linear", stored_operands, scale_groups, invariant=False),
+    _row(
+        "scaled_linear",
+        "scaled_linear",
+        stored_operands,
+        scale_groups,
+        invariant=False,
+        tune="kernels_triton.matmul_tuning:tune",
+    ),
     _row("embedding", "copies", _types(), priority=BEHIND),
     _row("add", "copies", _types(0, 1), priority=BEHIND),
     _row("select_rows", "copies", _types(), priority=BEHIND),
@@ -156,6 +173,7 @@ ROWS: tuple[Kernel, ...] = (
     _row("rotary_kv_write", "rotary", _cached(4, 0, 1, 3)),
     _row("qk_norm_rotary", "rotary", _types(0, 2), _heads(1, 3)),
     _row("qk_norm_rotary_kv_write", "rotary", _cached(6, 0, 2, 5), _heads(1, 3)),
+    _row("moe", "moe", _types(0, 2, 3), _experts, invariant=False),
     _row("mla_write", "mla", _types(0, 1)),
     _row("rotary_mla_write", "mla", _types(0, 1, 3)),
     _row("attention", "attention", _cached(1, 0), _head_fits, invariant=False),

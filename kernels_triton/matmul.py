@@ -76,10 +76,14 @@ APART = {1: Tile(32, 32, 64, 4, 1), 2: Tile(32, 32, 32, 4, 1), 4: Tile(32, 32, 3
 """Bytes of an element → the tile for rows that begin anywhere, whose elements are loaded one by one."""
 
 
+def tiles_of(table: Table, arch: str) -> Mapping[int, Tile]:
+    """The arch's part of the table."""
+    return table[max((name for name in table if arch.startswith(name)), key=len)]
+
+
 def tile_for(table: Table, arch: str, tokens: int) -> Tile:
     """The table's tile."""
-    name = max((name for name in table if arch.startswith(name)), key=len)
-    return next(tile for most, tile in table[name].items() if tokens <= most or not most)
+    return next(tile for most, tile in tiles_of(table, arch).items() if tokens <= most or not most)
 
 
 @triton.jit

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels_triton.matmul import BLOCKS, ROWS, STEADY, Scales, Table, run_matmul
+from kernels_triton.matmul import STEADY, Scales, Table, run_matmul
+from kernels_triton.matmul_tuning import scaled_table
 
 Tensor = torch.Tensor
 
@@ -19,8 +20,8 @@ def scaled_linear(
     result: str,
     block: tuple[int, int] | None,
 ) -> Tensor:
-    """As the op; the tile follows from the number of tokens."""
-    return _run(x, x_scale, weight, weight_scale, bias, result, block, BLOCKS if block else ROWS)
+    """As the op; the tile follows from the number of tokens, and from what was measured."""
+    return _run(x, x_scale, weight, weight_scale, bias, result, block, scaled_table(x, weight, block))
 
 
 def steady_scaled_linear(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine.ops.compare import same_bits
+from kernels_triton import matmul_tuning
 from kernels_triton.linear import linear
 from kernels_triton.matmul import BLOCKS, ROWS, tile_for
 from kernels_triton.scaled_linear import scaled_linear, steady_scaled_linear
@@ -123,6 +124,30 @@ def test_tiles_of_every_arch_cover_any_number_of_tokens():
     for table, arch, tokens in itertools.product((ROWS, BLOCKS), archs, (1, 16, 17, 64, 65, 9999)):
         assert tile_for(table, arch, tokens).rows >= min(tokens, 64)
     assert tile_for(ROWS, "sm_90", 65).rows == 128 and tile_for(ROWS, "gfx1100", 65).columns == 64
+
+
+@pytest.mark.parametrize("block", [None, (128, 128)])
+def test_a_measured_tile_serves_the_calls_it_was_measured_for(block, monkeypatch):
+    monkeypatch.setattr(matmul_tuning, "_CHOSEN", {})
+    x, x_scale, weight, side, _ = given(40, 256, 24, "int8", "token", block)
+    how, times = dict(result="float32", block=block), iter((3.0, 1.0, 2.0))
+
+    def measure(function):
+        torch.testing.assert_close(function(), scaled_linear(x, x_scale, weight, side, **how))
+        return next(times)
+
+    chosen = matmul_tuning.tune((x, x_scale, weight, side), how, None, measure)
+    assert chosen == [64, 64, 128, 4, 4]
+    matmul_tuning._CHOSEN.clear()
+    assert matmul_tuning.tune((x, x_scale, weight, side), how, [32, 64, 128, 4, 4], None) == [32, 64, 128, 4, 4]
+    table = matmul_tuning.scaled_table(x, weight, block)
+    assert tile_for(table, "", 40).rows == 32
+    for m in (33, 65):
+        other = matmul_tuning.scaled_table(torch.empty(m, 256, dtype=torch.int8), weight, block)
+        assert other is (BLOCKS if block else ROWS)
+    assert matmul_tuning.scaled_table(x, weight[:8], block) is (BLOCKS if block else ROWS)
+    with pytest.raises(ValueError, match="none of the tiles"):
+        matmul_tuning.tune((x, x_scale, weight, side), how, [256, 64, 128, 4, 4], None)
 
 
 REFUSED = [
