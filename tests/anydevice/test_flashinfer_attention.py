@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from engine.plan.kernels import call_facts
 from kernels_cuda import steps, workspace
 from kernels_cuda.manifest import KERNELS
 from platforms.cuda.targets import TARGETS
+from tests.device.prepared import check_steps
 from tests.library_stand_ins import install_flashinfer
 
 OP = OPS["attention"]
@@ -174,3 +177,14 @@ def test_a_step_that_nobody_prepared_is_told():
     run("flashinfer", tensors)
     with pytest.raises(RuntimeError, match="a step of 1 requests: 2 requests were prepared"):
         load_target(ROWS["flashinfer"].target)(*given([1], [3]), **attributes())
+
+
+def test_what_a_device_would_check_passes_here():
+    """The steps of the device tier, over the stand-ins."""
+    runtime: Any = SimpleNamespace(
+        device=torch.device("cpu"), compute=nullcontext, fetch=lambda x: SimpleNamespace(wait=lambda: x)
+    )
+    for row in [row for row in KERNELS if row.prepare]:
+        arch = DEVICE.get(row.name, "sm_90") if row.op == "attention" else "sm_90"
+        runtime.profile = TARGETS[arch]
+        check_steps(row, runtime)
