@@ -135,7 +135,7 @@ def _row(
     target = f"kernels_triton.{module}:{form}_{op}" if form else f"kernels_triton.{module}:{op}"
     name = f"triton_{form}" if form else "triton"
     conditions = all_of(*accepts)
-    given = dict(batch_invariant=invariant, build="kernels_triton.build:build") | more
+    given: dict[str, Any] = {"batch_invariant": invariant, "build": "kernels_triton.build:build", **more}
     return Kernel(op, name, target, _DEVICE, conditions, priority, **given)
 
 
