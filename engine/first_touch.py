@@ -55,7 +55,7 @@ def touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> str
     file = cache / f"{digest(parts)}.json"
     if passed(file):
         return ""
-    found = _smallest(row, op, plan)
+    found = smallest(row, op, plan)
     if found is None:
         what = "no case of the op suits it" if op.cases else "the op has no cases"
         logger.info("kernel %s of %s is not compared with the reference: %s", row.name, row.op, what)
@@ -66,7 +66,7 @@ def touch(row: Kernel, op: Op, plan: Plan, runtime: Runtime, cache: Path) -> str
     return problem
 
 
-def _smallest(row: Kernel, op: Op, plan: Plan) -> tuple[Case, tuple[Any, ...]] | None:
+def smallest(row: Kernel, op: Op, plan: Plan) -> tuple[Case, tuple[Any, ...]] | None:
     """The smallest case that the row accepts, and its inputs on the host."""
     import torch
 

@@ -35,7 +35,7 @@ class Decision:
 class KernelChoice:
     """Who computes all calls of the program that look alike. ``call``: dtypes and attributes in one line;
     ``count``: how many such calls; ``chosen``: a row's name or ``reference``; ``considered``: every row of the op
-    with its verdict, best priority first; ``rivals``: those between which measuring may decide, in the order without."""
+    with its verdict, best priority first; ``rivals``: those between whom measuring may decide, in order."""
 
     op: str
     call: str

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from kernels_triton.bundle import compiler, install, save
 from kernels_triton.evidence import problems
 from kernels_triton.forms import Form, forms_of
 from kernels_triton.resources import measure
 from platforms.contract import DeviceProfile
+
+__all__ = ["Unit", "build", "compiler", "install"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,10 @@ class Unit:
         """Compile; ``figures`` by name, and ``problems``, sentences about what a device would suffer from."""
         found = measure(self.form, self.arch)
         return {"figures": found.to_json(), "problems": problems(self.form, found, self.arch, self.shared_memory)}
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """As ``engine.bundle`` asks of units."""
+        return save(self.form, self.arch, folder)
 
 
 def build(

@@ -50,6 +50,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "compilation.max_capture_size": _GRAPHS,
         "compilation.compile_sizes": _RANGE,
         "compilation.compile_ranges_endpoints": _RANGE,
+        "compilation.kernel_bundle": "kernels of the same sources, which a piece names",
         "compilation.debug_dump_path": "copies of what is compiled are written there",
         "*cache_dir": "where entries lie",
         "cache.gpu_memory_utilization": _ROOM,

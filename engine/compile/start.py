@@ -29,11 +29,16 @@ FORCE = ("ENGINE_FORCE_AOT_LOAD", "VLLM_FORCE_AOT_LOAD")
 """Variables by which a start must find everything compiled; the first that is set counts."""
 
 
+def forced(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether a start must find everything compiled."""
+    return next((variables[name] for name in FORCE if variables.get(name)), "0").lower() in TRUE
+
+
 def open_store(plan: Plan, variables: Mapping[str, str] = os.environ) -> Store:
     """The cache of compiled pieces. Raises ``UserError`` for a folder that a user named and nobody can write."""
     folder = plan["compilation.cache_dir"]
-    required = next((variables[name] for name in FORCE if variables.get(name)), "0").lower() in TRUE
-    return Store(Path(folder) if folder else cache_root() / "compile", explicit=bool(folder), required=required)
+    where = Path(folder) if folder else cache_root() / "compile"
+    return Store(where, explicit=bool(folder), required=forced(variables))
 
 
 def make_compiler(plan: Plan, ops: Mapping[str, Op]) -> Compiler | Stock | None:

@@ -96,6 +96,8 @@ FIELDS: tuple[Field, ...] = (
     Field("compilation.compile_ranges_endpoints", k.ENDPOINTS, COMPILE, "token counts at which compiled ranges end"),
     Field("compilation.cache_dir", k.FOLDER, COMPILE, "keep generated code here", ("--cache-dir",),
           unset="below ENGINE_CACHE_ROOT"),
+    Field("compilation.kernel_bundle", k.FOLDER, COMPILE, "take kernels from here, where `engine kernels build` put "
+          "them", ("--kernel-bundle",), unset="kernels are compiled when first used", variable="KERNEL_BUNDLE"),
     Field("compilation.debug_dump_path", k.FOLDER, COMPILE, "write programs, pieces and generated code here",
           unset="nothing is written", variable="DEBUG_DUMP_PATH"),
     Field("compilation.pass_config.rope_kvcache_max_tokens", k.SIZE, COMPILE, "largest step in which rotation and "
@@ -148,6 +150,7 @@ BY_KEY: dict[str, Field] = {field.key: field for field in FIELDS}
 
 OTHER_VARIABLES: dict[str, str] = {
     "CACHE_ROOT": "folder for models and for what is built",
-    "FORCE_AOT_LOAD": "1: a compiled piece that is not in the cache ends the start, naming it",
+    "FORCE_AOT_LOAD": "1: a compiled piece that is not in the cache, or a kernel that is not in the bundle, ends the "
+    "start, naming it",
 }
 """Variables, after the prefix, that are no field because code below the settings reads them."""

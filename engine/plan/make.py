@@ -144,7 +144,7 @@ def make_plan(
     return replace(plan, hash=_fingerprint(plan, model))
 
 
-_NOT_RUN = frozenset({"optimization_level", pieces.CACHE, pieces.DUMP})
+_NOT_RUN = frozenset({"optimization_level", pieces.CACHE, pieces.DUMP, pieces.BUNDLE})
 """Decisions that change nothing of what runs: who asked for it, and where files lie."""
 
 

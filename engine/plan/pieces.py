@@ -15,6 +15,7 @@ from platforms.contract import FusionRule
 
 SPLITTING, ENDPOINTS = "compilation.splitting_ops", "compilation.compile_ranges_endpoints"
 SIZES, CACHE, DUMP = "compilation.compile_sizes", "compilation.cache_dir", "compilation.debug_dump_path"
+BUNDLE = "compilation.kernel_bundle"
 PIECE_KEYS = (BACKEND, SPLITTING, SIZES, ENDPOINTS, CACHE)
 IDLE = "nothing is compiled"
 REQUESTS = "starts"
@@ -62,6 +63,7 @@ def decide_pieces(
             ledger.decide(key, [], "derived", IDLE if mode == "NONE" else "default")
     ledger.decide(CACHE, None, "default", "below ENGINE_CACHE_ROOT")
     ledger.decide(DUMP, None, "default", "nothing is written")
+    ledger.own(BUNDLE, None, "kernels are compiled when first used")
     return tuple(sorted(between))
 
 

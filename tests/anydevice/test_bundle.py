@@ -1,0 +1,182 @@
+"""A bundle of kernels: what is written, and what a start makes of one that fits, does not fit, or is damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bundle import MANIFEST, open_bundle, steps_for, write_bundle
+from engine.errors import UserError
+from engine.fusion import RULES, all_ops
+from engine.plan import Plan
+from platforms.contract import Kernel
+from tests.profiles import DEVICE, TABLES, Tables, plan
+
+VERSION = ["Toy compiler 1.0"]
+MISSED: list[str] = []
+ROW = Kernel("silu_and_mul", "toy", f"{__name__}:run", priority=1, build=f"{__name__}:build")
+OPS = all_ops(RULES)
+
+
+@dataclass(frozen=True)
+class Unit:
+    name: str
+
+    def make(self) -> dict[str, Any]:
+        return {"figures": {}, "problems": ()}
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        if self.name == "bad":
+            raise RuntimeError("no registers left\nand more")
+        (folder / self.name).write_text(self.name)
+        return {"kernel": self.name, "files": {self.name: hashlib.sha256(self.name.encode()).hexdigest()}}
+
+
+def run(x: Any) -> Any:
+    return x
+
+
+def build(profile: Any, target: str, tensors: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Unit, ...]:
+    return (Unit(f"rows{min(tensors[0].shape[0], 16)}"), Unit("bad"))
+
+
+def compiler() -> str:
+    return VERSION[0]
+
+
+class Found:
+    def __init__(self, folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+        self.misses = MISSED
+        self.problems = [
+            f"{name} is damaged"
+            for entry in entries
+            for name, wanted in entry["files"].items()
+            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != wanted
+        ]
+
+
+def install(folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool) -> Found:
+    assert arch == DEVICE.arch
+    return Found(folder, entries)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    VERSION[0] = "Toy compiler 1.0"
+    MISSED.clear()
+
+
+def planned(**values: Any) -> Plan:
+    return plan(Tables((ROW,), TABLES.fusions), **values)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    written = write_bundle(folder, planned(), (ROW,), OPS)
+    assert written.forms > 1 and written.problems == ["bad: RuntimeError: no registers left"]
+    return folder
+
+
+def test_the_manifest_carries_compiler_arch_plan_and_files_and_no_place(made: Path) -> None:
+    body = json.loads((made / MANIFEST).read_text())
+    assert (body["arch"], body["plan"]) == (DEVICE.arch, planned().hash)
+    assert body["compilers"] == {ROW.build: "Toy compiler 1.0"}
+    names = {entry["kernel"] for entry in body["forms"]}
+    assert {"rows1", "rows2", "rows8", "rows16"} <= names == {file.name for file in made.iterdir()} - {MANIFEST}
+    assert str(made.parent) not in (made / MANIFEST).read_text()
+
+
+def test_one_that_fits_is_used_and_counted(made: Path) -> None:
+    bundle = open_bundle(str(made), DEVICE, (ROW,), True)
+    assert bundle is not None and bundle.forms and bundle.rows()[0].value == f"{bundle.forms} forms"
+    bundle.check()
+
+
+def test_none_was_asked_for() -> None:
+    assert open_bundle(None, DEVICE, (ROW,), True) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("arch", "arch-9", "made for arch-9, the device is arch-1"),
+        ("format", 99, "its format is 99"),
+        ("compilers", {"os:system": "x"}, "no kernel of this platform is made by os:system"),
+    ],
+)
+def test_one_for_something_else_is_one_line_or_under_force_an_error(
+    made: Path, field: str, value: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = json.loads((made / MANIFEST).read_text())
+    (made / MANIFEST).write_text(json.dumps(body | {field: value}))
+    assert open_bundle(str(made), DEVICE, (ROW,), False) is None
+    assert said in caplog.text and len(caplog.records) == 1
+    with pytest.raises(UserError, match=f"ENGINE_FORCE_AOT_LOAD.*{said}"):
+        open_bundle(str(made), DEVICE, (ROW,), True)
+
+
+def test_another_version_compiles_anew_with_a_line_that_names_both(
+    made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    VERSION[0] = "Toy compiler 2.0"
+    with caplog.at_level(logging.WARNING, "engine"):
+        assert open_bundle(str(made), DEVICE, (ROW,), False) is None
+    (record,) = caplog.records
+    assert "made by Toy compiler 1.0, here is Toy compiler 2.0" in record.getMessage()
+    with pytest.raises(UserError, match=r"Toy compiler 1\.0, here is Toy compiler 2\.0"):
+        open_bundle(str(made), DEVICE, (ROW,), True)
+
+
+def test_damaged_files_are_a_miss_with_one_warning(made: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = open_bundle(str(made), DEVICE, (ROW,), False)
+    (made / "rows1").write_text("something else")
+    (made / "rows2").write_text("something else")
+    bundle = open_bundle(str(made), DEVICE, (ROW,), False)
+    assert bundle is not None and whole is not None and bundle.forms == whole.forms - 2
+    (record,) = caplog.records
+    assert "2 of" in record.getMessage() and "damaged" in record.getMessage()
+
+
+def test_a_miss_under_force_names_the_kernel(made: Path) -> None:
+    loose, forced = (open_bundle(str(made), DEVICE, (ROW,), required) for required in (False, True))
+    MISSED.append("row_kernel(x: *bf16) warps=4")
+    assert loose is not None and forced is not None
+    loose.check()
+    assert "1 more compiled here" in loose.rows()[0].value
+    with pytest.raises(UserError, match=r"row_kernel\(x: \*bf16\) warps=4 is not in the bundle"):
+        forced.check()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"format": 1}', b'{"forms": [1]}'])
+def test_a_manifest_that_is_none_is_refused(made: Path, content: bytes) -> None:
+    (made / MANIFEST).write_bytes(content)
+    with pytest.raises(UserError, match="--kernel-bundle"):
+        open_bundle(str(made), DEVICE, (ROW,), False)
+
+
+def test_a_folder_without_one_is_refused_and_one_of_something_else_is_not_emptied(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="engine kernels build"):
+        open_bundle(str(tmp_path), DEVICE, (ROW,), False)
+    (tmp_path / "thesis").write_text("years of work")
+    with pytest.raises(UserError, match="something else"):
+        write_bundle(tmp_path, planned(), (ROW,), OPS)
+    assert (tmp_path / "thesis").read_text() == "years of work"
+
+
+def test_a_plan_without_such_rows_has_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="compiled ahead of time"):
+        write_bundle(tmp_path / "none", plan(), TABLES.kernels, OPS)
+
+
+def test_steps_cover_every_size_of_graph_and_the_most_that_a_step_holds() -> None:
+    found = planned(scheduler__max_num_batched_tokens=200)
+    sizes = {step.tokens for step in steps_for(found)}
+    assert {1, 2, 64, 128, 200, *found["compilation.capture_sizes"]} <= sizes
