@@ -191,7 +191,7 @@ def _run(
         (tokens, -(-heads // each) + -(-kv_heads // each) * (1 if cache is None else 2)),
         *(query, key, value, angles, q_weight, k_weight, *scales, q_out, k_out, cache, slots),
         *(*strides, *places, 1 if cache is None else cache.shape[2], heads, kv_heads, eps),
-        warps=min(max(each * (block(half) if half else dim) // 256, 1), 8),
+        warps=min(max(each * block(max(half, rest)) // 256, 1), 8),
         NORM=weights is not None,
         TURN=angles is not None,
         WRITE=cache is not None,
