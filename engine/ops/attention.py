@@ -24,7 +24,7 @@ _CASES = tuple(
         (4, 4, 2, 16, None, 0.0, 2, {}),
         (4, 4, 2, 24, None, 0.0, 1, {"flavour": 0}),
         (4, 3, 1, 16, 5, 2.0, 0, {"flavour": 1}),
-        (16, 4, 2, 32, None, 0.0, 0, {}),
+        (16, 4, 2, 64, None, 0.0, 0, {}),
     ]
 )
 """Some have rows and requests of padding, as a replayed graph does. ``flavour``: which 8-bit float the cache holds,
