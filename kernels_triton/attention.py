@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -226,12 +227,12 @@ def _attend(
     share = min(group, tile.rows)
     each = tile.rows // share
     least, largest = LIMITS.get(dtype, (0.0, 0.0))
-    stored = dict(STORE=out_scale is not None, LEAST=least, LARGEST=largest, WHOLE=dtype == torch.int8)
+    stored: dict[str, Any] = dict(STORE=out_scale is not None, LEAST=least, LARGEST=largest, WHOLE=dtype == torch.int8)
     shape = (splits, tokens, heads)
-    single = dict(dtype=torch.float32, device=q.device)
     sums, peaks, totals = out, None, None
     if splits > 1:
-        sums, peaks, totals = (torch.empty(size, **single) for size in ((*shape, head_dim), shape, shape))
+        sizes = ((*shape, head_dim), shape, shape)
+        sums, peaks, totals = (torch.empty(size, dtype=torch.float32, device=q.device) for size in sizes)
     launch(
         attention_kernel,
         (tokens // each + requests if tokens else 0, kv_heads * -(-group // share), splits),
