@@ -109,8 +109,10 @@ def _placeless(value: Any) -> Any:
 
 def form_from(entry: Mapping[str, Any]) -> Form:
     """Inverse of what ``save`` says of a form. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-    pairs = [tuple((str(name), value) for name, value in entry[field]) for field in ("signature", "constants")]
-    return Form(str(entry["kernel"]), *pairs, int(entry["warps"]), int(entry["stages"]), frozenset(entry["near"]))
+    signature = tuple((str(name), str(kind)) for name, kind in entry["signature"])
+    constants = tuple((str(name), value) for name, value in entry["constants"])
+    warps, stages = int(entry["warps"]), int(entry["stages"])
+    return Form(str(entry["kernel"]), signature, constants, warps, stages, frozenset(entry["near"]))
 
 
 class Found:
@@ -166,7 +168,7 @@ class Found:
 _FOUND: list[Found] = []
 
 
-class BundleCache(FileCacheManager):
+class BundleCache(FileCacheManager):  # type: ignore[misc]
     """Triton's cache, with the installed bundles behind it."""
 
     def get_group(self, filename: str) -> dict[str, str] | None:
