@@ -18,6 +18,8 @@ from typing import Any
 import triton
 
 from kernels_triton.build import Unit
+from kernels_triton.evidence import problems
+from kernels_triton.resources import Resources
 
 FILE = Path(__file__).with_name("budget.json")
 
@@ -40,6 +42,12 @@ class Budget:
         if unit.arch not in self.forms.get(unit.name, {}):
             return f"the budget has no form {unit.name} for {unit.arch}"
         return ""
+
+    def problems(self, unit: Unit) -> tuple[str, ...]:
+        """What is wrong with the figures of a unit that has not ``changed``."""
+        figures = self.forms[unit.name][unit.arch]
+        found = Resources(**{**figures, "matrix": tuple(figures["matrix"])})
+        return problems(unit.form, found, unit.arch, unit.shared_memory)
 
 
 def read(file: Path = FILE) -> Budget:

@@ -10,8 +10,8 @@ from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.weights.expected_parts import attention, experts, in_halves, latent_attention, mlp
 from engine.weights.gguf_types import BY_FORMAT, WITHOUT_DEQUANTISATION
-from engine.weights.stored import stored_scales
-from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
+from engine.weights.stored import may_be_stored, stored_scales
+from engine.weights.tensor_info import DENSE_FORMATS, STORED_FORMATS, TensorInfo
 
 logger = logging.getLogger("engine")
 
@@ -69,7 +69,12 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
         info = found[name]
         if info.shape != shape:
             raise UserError(f"{info.file}: tensor {name!r} has shape {list(info.shape)}, its config asks {list(shape)}")
-        if not is_readable(info.format) and not (config.quantization and info.format == config.quantization.storage):
+        if info.format in STORED_FORMATS and not may_be_stored(config.quantization, name, shape):
+            raise UserError(
+                f"{info.file}: tensor {name!r} is stored as {info.format}, its config says that it is not quantised; "
+                "fetch the checkpoint again, or mend 'quantization_config'"
+            )
+        if not is_readable(info.format) and info.format not in STORED_FORMATS:
             raise UserError(f"{info.file}: tensor {name!r} is stored as {info.format!r}, which cannot be read")
     scales = stored_scales(path, config, expected, found)
     _log_unused(path, config, {*expected, *scales}, found)

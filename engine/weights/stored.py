@@ -33,8 +33,8 @@ def stored_scales(
     if scheme is None:
         return made
     for name, shape in shapes.items():
-        module, _, kind = name.rpartition(".")
-        if kind != "weight" or len(shape) != 2 or name in _NEVER or scheme.ignores(module):
+        module = name.removesuffix(".weight")
+        if not may_be_stored(scheme, name, shape):
             continue
         info = found[name]
         if info.format != scheme.storage:
@@ -56,6 +56,13 @@ def stored_scales(
                 _refuse(found[scale], f"{' or '.join(DENSE_FORMATS)}")
             made[scale] = found[scale]
     return made
+
+
+def may_be_stored(scheme: Quantization | None, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether ``scheme`` is about tensor ``name``: the matrix of a linear layer that is not listed as dense."""
+    if scheme is None or len(shape) != 2 or name in _NEVER or not name.endswith(".weight"):
+        return False
+    return not scheme.ignores(name.removesuffix(".weight"))
 
 
 def _shapes(scheme: Quantization, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

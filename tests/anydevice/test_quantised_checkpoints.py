@@ -201,3 +201,12 @@ def test_a_head_that_writers_leave_dense_without_saying_so(tmp_path):
     config["quantization_config"]["modules_to_not_convert"] = []
     folder = write(tmp_path / "m", config, tensors)
     assert answer(folder) == greedy(reference(config, dense), PARAMS.max_tokens)
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.embed_tokens.weight", "lm_head.weight"])
+@pytest.mark.parametrize("storage", ["float8_e4m3fn", ""])
+def test_a_weight_stored_quantised_that_the_config_calls_dense_is_refused(name, storage, tmp_path):
+    config, tensors, _ = made_of(SCHEMES["fp8 dynamic"])
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    with pytest.raises(UserError, match=f"{name}.*float8_e4m3fn.*not quantised"):
+        loaded(write(tmp_path / "m", config, tensors), storage)

@@ -20,7 +20,7 @@ def main(words: Sequence[str]) -> int:
     problems = [problem for one in found for problem in one.problems]
     print(*problems, sep="\n", end="\n" * bool(problems))
     before = budget.read()
-    stale = [unit for unit in units if "--all" in words or before.changed(unit)]
+    stale = [unit for unit in units if "--all" in words or before.changed(unit) or before.problems(unit)]
     made = {}
     for done, (unit, result) in enumerate(make_all(stale, PROCESSES), 1):
         made[unit] = result

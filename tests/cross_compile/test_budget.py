@@ -13,8 +13,6 @@ import triton
 
 from engine.kernels.units import make_all
 from kernels_triton import budget
-from kernels_triton.evidence import problems
-from kernels_triton.resources import Resources
 from tests.cross_compile.subjects import devices, row_names, units_on
 
 PROCESSES, PARTS = 2, 10
@@ -87,14 +85,9 @@ def test_the_budget_is_of_these_kernels(units, kept):
 
 
 def test_what_the_budget_holds_is_clean(units, kept):
-    wrong = []
-    for unit in units:
-        if not kept.changed(unit):
-            figures = kept.forms[unit.name][unit.arch]
-            resources = Resources(**{**figures, "matrix": tuple(figures["matrix"])})
-            said = problems(unit.form, resources, unit.arch, unit.shared_memory)
-            wrong += [f"{unit.arch}: {unit.name}: {problem}" for problem in said]
-    assert not wrong, "\n".join(wrong)
+    held = [unit for unit in units if not kept.changed(unit)]
+    wrong = [f"{unit.arch}: {unit.name}: {problem}" for unit in held for problem in kept.problems(unit)]
+    assert held and not wrong, "\n".join(wrong)
 
 
 def test_in_ten_days_every_form_has_its_turn(units, kept):
