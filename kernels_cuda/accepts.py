@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_triton.calls import FLOAT8
 from platforms.contract import DeviceProfile, Facts, Predicate, Verdict
 
 HALVES = ("float16", "bfloat16")
@@ -15,8 +16,11 @@ _TILE, _ITEMS = 128, 16384
 
 
 def stepwise(profile: DeviceProfile, facts: Facts) -> Verdict:
-    """Every call belongs to a step that was prepared."""
-    mode = facts.get("mode", "")
+    """Every call belongs to a step that was prepared, and nobody asks for graphs of every kind of batch: captured, such
+    a row serves one new token per request."""
+    mode, graphs = facts.get("mode", ""), facts.get("graph_mode", "")
+    if graphs == "FULL":
+        return Verdict(False, "graph mode FULL: captured, it serves one new token per request, not every batch")
     return Verdict(mode not in WHOLE, f"mode {mode or 'unknown'}" + (" calls it without a step" * (mode in WHOLE)))
 
 
@@ -96,8 +100,8 @@ def _cached(profile: DeviceProfile, dtypes: tuple[Any, ...], stored: bool) -> Ve
         return Verdict(not scales, f"a cache of {cache}" + (" with scales, which are not read" * bool(scales)))
     if not stored or cache != "float8_e4m3fn":
         return Verdict(False, f"queries of {queries} and a cache of {cache}")
-    if f"dtype.fp8_{cache.partition('_')[2]}" not in profile.features:
-        return Verdict(False, f"a cache of {cache}; dtype.fp8_e4m3fn absent")
+    if FLOAT8[cache] not in profile.features:
+        return Verdict(False, f"a cache of {cache}; {FLOAT8[cache]} absent")
     if profile.arch in ("sm_120", "sm_121"):
         return Verdict(False, f"a cache of {cache}: on {profile.arch} it gave users garbage (vLLM issues 41651, 54225)")
     return Verdict(tuple(scales) == ("float32", "float32"), f"a cache of {cache} with scales of {scales or 'none'}")

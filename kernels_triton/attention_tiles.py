@@ -34,18 +34,19 @@ class Family:
 
 
 _EXACT = {64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)}
+_EXACT_NVIDIA = _EXACT | {256: Tile(16, 16, 4)}
 _SMALL = Family(
     decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 16, 4, 2)},
     mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
     prompt={64: Tile(128, 64, 8), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
-    exact=_EXACT,
+    exact=_EXACT_NVIDIA,
     units=84,
 )
 _SERVER = Family(
     decode={64: Tile(16, 128, 4, 2), 128: Tile(16, 64, 4, 2), 256: Tile(16, 32, 4, 2)},
     mixed={64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 2)},
     prompt={64: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
-    exact=_EXACT,
+    exact=_EXACT_NVIDIA,
     units=132,
 )
 _AMPERE = replace(

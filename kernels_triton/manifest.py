@@ -176,6 +176,7 @@ ROWS: tuple[Kernel, ...] = (
     _row("moe", "moe", _types(0, 2, 3), _experts, invariant=False),
     _row("mla_write", "mla", _types(0, 1)),
     _row("rotary_mla_write", "mla", _types(0, 1, 3)),
+    _row("mla_attention", "mla_attention", _types(0, 1, 2, 3), invariant=False),
     _row("attention", "attention", _cached(1, 0), _head_fits, invariant=False),
     _row("attention_quantize_static", "attention", _cached(1, 0), _storage, _head_fits, invariant=False),
 )

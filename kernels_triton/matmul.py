@@ -68,7 +68,9 @@ SHALLOW = table_of(
 """For blocks of fewer columns than the other tiles are deep, whatever the number of tokens."""
 STEADY = table_of(any={0: Tile(64, 64, 128, 4, 4)}, gfx={0: Tile(64, 64, 128, 4, 2)})
 """For either, whatever the number of tokens, so that the sums of a token never depend on it."""
-DENSE = table_of(any={0: Tile(64, 64, 64, 4, 4)}, gfx={0: Tile(64, 64, 64, 4, 2)})
+DENSE = table_of(
+    any={0: Tile(64, 64, 64, 4, 4)}, sm_12={0: Tile(64, 64, 64, 4, 2)}, gfx={0: Tile(64, 64, 64, 4, 2)}
+)
 """For 16-bit types, as ``STEADY``."""
 SINGLE = table_of(any={0: Tile(32, 32, 32, 4, 2)})
 """For float32, as ``STEADY``: no matrix unit of NVIDIA makes its products exactly."""

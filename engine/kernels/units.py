@@ -38,7 +38,7 @@ class Step:
 
 POOL = 1 << 18
 """Blocks of a cache: beyond 2 GiB, as on devices that serve, whatever a model keeps of a token."""
-STEPS = (Step(1, 1), Step(8, 8), Step(1024, 2))
+STEPS = (Step(1, 1), Step(8, 8), Step(32, 8), Step(64, 8), Step(1024, 2))
 """A new token of one request, of a few, and prompts."""
 
 

@@ -21,7 +21,7 @@ def pack(values: Any) -> Any:
     uint8 [out, ceil(in / RUN) · RUN / 2]."""
     import torch
 
-    padded = torch.nn.functional.pad(values.to(torch.uint8), (0, -values.shape[1] % RUN))
+    padded: Any = torch.nn.functional.pad(values.to(torch.uint8), (0, -values.shape[1] % RUN))
     low, high = padded.unflatten(-1, (-1, 2, RUN // 2)).unbind(-2)
     return (low | high << 4).flatten(-2)
 
