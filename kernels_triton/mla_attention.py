@@ -1,0 +1,240 @@
+"""Attention over a paged cache of latents. Queries take the key matrix before it, results the value matrix behind it,
+so that latents are read as they are stored, once for keys and values, and by all heads of a tile together."""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+
+from kernels_triton.attention import FILL, PARTIALS, SPAN
+from kernels_triton.attention_merge import merge_kernel
+from kernels_triton.attention_tiles import Tile, family
+from kernels_triton.launch import arch_of, block, jit, launch, rows, sixteens, wide
+
+Tensor = torch.Tensor
+
+_KINDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+@jit
+def mla_kernel(
+    q,
+    q_rope,
+    cache,
+    blocks,
+    starts,
+    lengths,
+    out,
+    peaks,
+    totals,
+    requests: tl.int32,
+    count: tl.int32,
+    heads: tl.int32,
+    table_stride: tl.int32,
+    rope_stride: tl.int32,
+    block_stride: tl.int64,
+    place_stride: tl.int64,
+    span: tl.int32,
+    scale: tl.float32,
+    SHARE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    RANK: tl.constexpr,
+    ROPE: tl.constexpr,
+    DIM: tl.constexpr,
+    TURN: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PAGE: tl.constexpr,
+    WIDE: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Program (i, part of the heads, split): ``TOKENS`` new tokens of one request, ``SHARE`` heads side by side, as in
+    ``attention_kernel``. q, out: [tokens, heads, RANK] (out of a split in float32, with a leading dimension).
+    ``DIM``, ``TURN``: padded RANK and ROPE; ``CHUNK``: columns of a latent that one product of scores takes."""
+    program = tl.program_id(0)
+    part = tl.program_id(1) * SHARE
+    if WIDE:
+        rope_stride, block_stride, place_stride = sixteens(rope_stride), sixteens(block_stride), sixteens(place_stride)
+    low = program * 0
+    high = requests - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tl.load(starts + middle) // TOKENS + middle <= program:
+            low = middle
+        else:
+            high = middle - 1
+    start = tl.load(starts + low)
+    new = tl.load(starts + low + 1) - start
+    first = (program - (start // TOKENS + low)) * TOKENS
+    row = tl.arange(0, ROWS)
+    token = first + row // SHARE
+    head = part + row % SHARE
+    owned = (row // SHARE < TOKENS) & (head < heads)
+    alive = owned & (token < new)
+    column = tl.arange(0, DIM)
+    turn = tl.arange(0, TURN)
+    at = (start + token).to(tl.int64)
+    line = at * heads + head
+    inside = alive[:, None] & (column < RANK)[None, :]
+    if first < new:
+        turned = tl.load(
+            q_rope + at[:, None] * rope_stride + (head * ROPE)[:, None] + turn[None, :],
+            mask=alive[:, None] & (turn < ROPE)[None, :],
+            other=0.0,
+        )
+        length = tl.load(lengths + low)
+        position = length - new + token
+        last = tl.minimum(length, length - new + first + TOKENS)
+        begin = program * 0
+        if SPLIT:
+            begin = tl.program_id(2) * span
+            last = tl.minimum(last, begin + span)
+        factor = scale * 1.4426950408889634
+        table = blocks + low.to(tl.int64) * table_stride
+        peak = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        sums = tl.zeros([ROWS, DIM], tl.float32)
+        for key in range(begin, last, KEYS):
+            where = key + tl.arange(0, KEYS)
+            seen = where < last
+            number = tl.load(table + where // PAGE, mask=seen, other=0).to(tl.int64)
+            there = cache + number * block_stride + where % PAGE * place_stride
+            side = tl.load(
+                there[:, None] + RANK + turn[None, :], mask=seen[:, None] & (turn < ROPE)[None, :], other=0.0
+            )
+            scores = tl.dot(turned, tl.trans(side), input_precision="ieee")
+            for piece in range(0, DIM, CHUNK):
+                some = piece + tl.arange(0, CHUNK)
+                query = tl.load(
+                    q + line[:, None] * RANK + some[None, :], mask=alive[:, None] & (some < RANK)[None, :], other=0.0
+                )
+                keys = tl.load(
+                    there[:, None] + some[None, :], mask=seen[:, None] & (some < RANK)[None, :], other=0.0
+                )
+                scores = tl.dot(query, tl.trans(keys), scores, input_precision="ieee")
+            values = tl.load(
+                there[:, None] + column[None, :], mask=seen[:, None] & (column < RANK)[None, :], other=0.0
+            )
+            visible = seen[None, :] & (where[None, :] <= position[:, None])
+            scores = tl.where(visible, scores * factor, float("-inf"))
+            higher = tl.maximum(peak, tl.max(scores, axis=1))
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            weights = tl.exp2(scores - base[:, None])
+            shrink = tl.exp2(peak - base)
+            total = total * shrink + tl.sum(weights, axis=1)
+            sums = tl.dot(weights.to(values.dtype), values, sums * shrink[:, None], input_precision="ieee")
+            peak = higher
+        if SPLIT:
+            place = (tl.program_id(2) * count).to(tl.int64) * heads + line
+            tl.store(peaks + place, peak, mask=alive)
+            tl.store(totals + place, tl.where(begin < last, total, -1.0), mask=alive)
+            if begin < last:
+                tl.store(out + place[:, None] * RANK + column[None, :], sums, mask=inside)
+        else:
+            result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
+            tl.store(out + line[:, None] * RANK + column[None, :], result.to(out.dtype.element_ty), mask=inside)
+    if not SPLIT:
+        behind = owned & (token >= new) & (start + token < count) & (low == requests - 1)
+        zeros = tl.zeros([ROWS, DIM], tl.float32).to(out.dtype.element_ty)
+        target = out + line[:, None] * RANK + column[None, :]
+        tl.store(target, zeros, mask=behind[:, None] & (column < RANK)[None, :])
+
+
+TILES = {"sm_": Tile(16, 32, 8), "gfx": Tile(16, 16, 4)}
+"""Arch, or what it begins with → its tile; the first that fits."""
+EXACT = Tile(16, 16, 8)
+"""Of float32."""
+CHUNK = 128
+
+
+def _tile(arch: str, kind: torch.dtype) -> Tile:
+    if kind == torch.float32:
+        return EXACT
+    return next((tile for start, tile in TILES.items() if arch.startswith(start)), EXACT)
+
+
+def _latents(
+    q: Tensor, q_rope: Tensor, cache: Tensor, blocks: Tensor, starts: Tensor, lengths: Tensor, rope: int, scale: float
+) -> Tensor:
+    """Weighted sums of latents. q: [tokens, heads, kv_rank]; q_rope: [tokens, heads·rope]. → as q."""
+    (tokens, heads, rank), requests, page = q.shape, lengths.shape[0], cache.shape[1]
+    arch = arch_of(q)
+    tile, dim = _tile(arch, q.dtype), max(block(rank), 16)
+    share = min(block(heads), tile.rows)
+    parts, bound = -(-heads // share), blocks.shape[1] * page
+    span = SPAN
+    while requests * -(-bound // span) > PARTIALS:
+        span *= 2
+    few = tokens <= requests and requests * parts < FILL * family(arch).units
+    splits = max(-(-bound // span), 1) if few else 1
+    out = torch.empty_like(q)
+    sums, peaks, totals = out, None, None
+    shape = (splits, tokens, heads)
+    if splits > 1:
+        sizes = ((*shape, rank), shape, shape)
+        sums, peaks, totals = (torch.empty(size, dtype=torch.float32, device=q.device) for size in sizes)
+    each = tile.rows // share
+    launch(
+        mla_kernel,
+        (tokens // each + requests if tokens else 0, parts, splits),
+        *(q, q_rope, cache, blocks, starts, lengths, sums, peaks, totals),
+        *(requests, tokens, heads, blocks.stride(0), q_rope.stride(0), *cache.stride()[:2], span, scale),
+        warps=tile.warps,
+        stages=tile.stages,
+        SHARE=share,
+        TOKENS=each,
+        ROWS=tile.rows,
+        KEYS=tile.keys,
+        RANK=rank,
+        ROPE=rope,
+        DIM=dim,
+        TURN=max(block(rope), 16),
+        CHUNK=min(CHUNK, dim),
+        PAGE=page,
+        WIDE=wide(rank, rope, q_rope.stride(0), *cache.stride()[:2]),
+        SPLIT=splits > 1,
+    )
+    if splits > 1:
+        launch(
+            merge_kernel,
+            (tokens, heads),
+            *(sums, peaks, totals, starts, None, None, out, requests, tokens, heads, splits),
+            warps=4,
+            KIND=_KINDS[q.dtype],
+            HEAD=rank,
+            DIM=dim,
+            WIDTH=128,
+            PARTS=8,
+            STORE=False,
+            LEAST=0.0,
+            LARGEST=0.0,
+            WHOLE=False,
+        )
+    return out
+
+
+def mla_attention(
+    q_nope: Tensor,
+    q_rope: Tensor,
+    cache: Tensor,
+    up: Tensor,
+    blocks: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    *,
+    heads: int,
+    nope: int,
+    rope: int,
+    kv_rank: int,
+    value: int,
+    scale: float,
+) -> Tensor:
+    """As the op. Queries over latents and their results are rounded to the type of ``q_nope`` in between."""
+    tokens = q_nope.shape[0]
+    if not tokens or not lengths.shape[0]:
+        return torch.zeros((tokens, heads * value), dtype=q_nope.dtype, device=q_nope.device)
+    keys, values = up.view(heads, nope + value, kv_rank).split((nope, value), dim=1)
+    query = torch.bmm(q_nope.reshape(tokens, heads, nope).transpose(0, 1), keys).transpose(0, 1).contiguous()
+    seen = _latents(query, rows(q_rope), cache, blocks, starts, lengths, rope, scale)
+    return torch.bmm(seen.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1).reshape(tokens, heads * value)
