@@ -21,6 +21,8 @@ _DEVICE = all_of(library("triton", "3.5"), any_of(feature("copy.async"), feature
 
 _LARGEST_HEAD, _LARGEST_ON = 256, {"gfx11": 128}
 """Columns of a head that fit the registers of the attention kernel's smallest tile, and where they are fewer."""
+_LARGEST_LATENT, _LARGEST_TURN = 512, 64
+"""Columns of a latent, and of the key beside it, that fit the registers of the tile of attention over latents."""
 
 
 def _types(*alike: int) -> Predicate:
@@ -97,6 +99,18 @@ def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     if exact and "mma.wmma" in profile.features:
         return Verdict(False, f"{q} over a cache of {cache} is multiplied in float32, which mma.wmma does not")
     return Verdict(True, f"head_dim {dim} <= {most}")
+
+
+def _latent_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Sums of latents lie in registers, and what makes their products is there."""
+    rank, rope, found = facts.get("kv_rank"), facts.get("rope"), facts.get("call_dtypes", ())
+    if not isinstance(rank, int) or not isinstance(rope, int):
+        return Verdict(False, "kv_rank or rope unknown")
+    if rank > _LARGEST_LATENT or rope > _LARGEST_TURN:
+        return Verdict(False, f"kv_rank {rank}, rope {rope}, needs at most {_LARGEST_LATENT} and {_LARGEST_TURN}")
+    if "float32" in found[:1] and "mma.wmma" in profile.features:
+        return Verdict(False, "float32 is multiplied exactly, which mma.wmma does not")
+    return Verdict(True, f"kv_rank {rank} <= {_LARGEST_LATENT}")
 
 
 def _experts(profile: DeviceProfile, facts: Facts) -> Verdict:
@@ -176,7 +190,7 @@ ROWS: tuple[Kernel, ...] = (
     _row("moe", "moe", _types(0, 2, 3), _experts, invariant=False),
     _row("mla_write", "mla", _types(0, 1)),
     _row("rotary_mla_write", "mla", _types(0, 1, 3)),
-    _row("mla_attention", "mla_attention", _types(0, 1, 2, 3), invariant=False),
+    _row("mla_attention", "mla_attention", _types(0, 1, 2, 3), _latent_fits, invariant=False),
     _row("attention", "attention", _cached(1, 0), _head_fits, invariant=False),
     _row("attention_quantize_static", "attention", _cached(1, 0), _storage, _head_fits, invariant=False),
 )

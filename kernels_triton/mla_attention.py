@@ -141,7 +141,7 @@ def mla_kernel(
         tl.store(target, zeros, mask=behind[:, None] & (column < RANK)[None, :])
 
 
-TILES = {"sm_": Tile(16, 32, 8), "gfx": Tile(16, 16, 4)}
+TILES = {"sm_": Tile(16, 32, 8), "gfx11": Tile(16, 16, 8), "gfx": Tile(16, 16, 4)}
 """Arch, or what it begins with → its tile; the first that fits."""
 EXACT = Tile(16, 16, 8)
 """Of float32."""

@@ -46,7 +46,8 @@ def test_rows_of_an_op_differ_in_name_and_priority_and_are_safe_in_graphs():
         assert row.priority in (PRIORITY, BEHIND) and row.graph_safe and row.graph_batches == "any"
         form = row.name.removeprefix("triton").removeprefix("_")
         assert row.target.partition(":")[2] == "_".join(filter(None, (form, row.op)))
-        tiled = row.op.startswith(("attention", "moe")) or (row.op, row.name) == ("scaled_linear", "triton")
+        families = ("attention", "mla_attention", "moe")
+        tiled = row.op.startswith(families) or (row.op, row.name) == ("scaled_linear", "triton")
         assert row.batch_invariant == (not tiled), row
 
 
