@@ -21,7 +21,7 @@ _DEVICE = all_of(library("triton", "3.5"), any_of(feature("copy.async"), feature
 
 _LARGEST_HEAD, _LARGEST_ON = 256, {"gfx11": 128}
 """Columns of a head that fit the registers of the attention kernel's smallest tile, and where they are fewer."""
-_LARGEST_LATENT, _LARGEST_TURN = 512, 64
+_LARGEST_LATENT, _LARGEST_LATENT_ON, _LARGEST_TURN = 512, {"gfx11": 128}, 64
 """Columns of a latent, and of the key beside it, that fit the registers of the tile of attention over latents."""
 
 
@@ -106,11 +106,12 @@ def _latent_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     rank, rope, found = facts.get("kv_rank"), facts.get("rope"), facts.get("call_dtypes", ())
     if not isinstance(rank, int) or not isinstance(rope, int):
         return Verdict(False, "kv_rank or rope unknown")
-    if rank > _LARGEST_LATENT or rope > _LARGEST_TURN:
-        return Verdict(False, f"kv_rank {rank}, rope {rope}, needs at most {_LARGEST_LATENT} and {_LARGEST_TURN}")
+    most = _LARGEST_LATENT_ON.get(profile.arch[:5], _LARGEST_LATENT)
+    if rank > most or rope > _LARGEST_TURN:
+        return Verdict(False, f"kv_rank {rank}, rope {rope}, needs at most {most} and {_LARGEST_TURN}")
     if "float32" in found[:1] and "mma.wmma" in profile.features:
         return Verdict(False, "float32 is multiplied exactly, which mma.wmma does not")
-    return Verdict(True, f"kv_rank {rank} <= {_LARGEST_LATENT}")
+    return Verdict(True, f"kv_rank {rank} <= {most}")
 
 
 def _experts(profile: DeviceProfile, facts: Facts) -> Verdict:

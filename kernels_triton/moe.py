@@ -15,6 +15,8 @@ TILES = {16: (16, 64, 64, 4), 32: (32, 64, 64, 4), 64: (64, 64, 64, 8)}
 """Visitors of an expert at most, on average → rows, columns and depth of a tile, warps; the last also for more."""
 EXACT = {16: (16, 32, 32, 4)}
 """The same in float32, whose products no matrix unit makes exactly."""
+SHALLOW = 32
+"""Depth of a tile at most where rows begin anywhere: their elements are loaded one by one, and more spill."""
 SUM_BLOCK = 1024
 
 
@@ -143,6 +145,8 @@ def moe(
     parts = torch.empty((visits, hidden), dtype=x.dtype, device=x.device)
     for source, weight, result, repeat in ((flat, gate_up, gated, top_k), (gated, down, parts, 1)):
         n, k = result.shape[1], source.shape[1]
+        straight = wide(k, source.stride(0))
+        deep = depth if straight else min(depth, SHALLOW)
         launch(
             expert_kernel,
             (-(-n // width), found.owner.shape[0]),
@@ -150,11 +154,11 @@ def moe(
             warps=warps,
             stages=3,
             GATED=weight is gate_up,
-            WIDE=wide(k, source.stride(0)),
-            EVEN=k % depth == 0,
+            WIDE=straight,
+            EVEN=k % deep == 0,
             ROWS=height,
             COLUMNS=width,
-            DEPTH=depth,
+            DEPTH=deep,
         )
     out = torch.empty(flat.shape, dtype=x.dtype, device=x.device)
     size = block(hidden, SUM_BLOCK)
