@@ -12,10 +12,12 @@ def rotary_kv_write(
     v: torch.Tensor,
     cache: torch.Tensor,
     slots: torch.Tensor,
+    k_scale: None = None,
+    v_scale: None = None,
     *,
     head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the fused op: q and k are turned in one pass; only q comes back, k and v are in the cache."""
+    """As the fused op, without scales: q and k are turned in one pass; only q comes back, k and v are in the cache."""
     heads = torch.cat((q, k), dim=-1).view(len(q), -1, head_dim)
     width = table.shape[-1]
     turning = heads if width == head_dim else heads[..., :width]
