@@ -1,0 +1,22 @@
+"""Every described accelerator has a row beside the reference for what a decoder computes."""
+
+import pytest
+
+from tests.described_plans import TARGETS, described, plan
+from tests.model_configs import MODELS
+
+MOVES = {"split", "split_heads", "rotary_table"}
+"""Views, a rearrangement, and a table made once per step."""
+WITHOUT = {("gfx1100", "mla_attention"): "kv_rank 512"}
+"""Target and op → what the row's refusal says."""
+
+
+@pytest.mark.parametrize(("name", "target"), [row for row in TARGETS if row[0] != "cpu"], ids=":".join)
+def test_every_op_of_every_model_has_a_row(name, target):
+    missing = {}
+    for model in MODELS:
+        for row in plan(described(name, target), model).kernels:
+            if row.op not in MOVES and not any(verdict for _, verdict in row.considered):
+                missing[target, row.op] = "; ".join(verdict.reason for _, verdict in row.considered)
+    assert set(missing) == {key for key in WITHOUT if key[0] == target}, missing
+    assert all(WITHOUT[key] in said for key, said in missing.items())
