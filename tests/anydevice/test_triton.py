@@ -29,7 +29,7 @@ def passed_in(folder: str, *words: str, **environment: str) -> int:
     text = made.stdout + made.stderr
     assert made.returncode == 0, text[-6000:]
     last = made.stdout.strip().splitlines()[-1]
-    found = re.fullmatch(r"=*\s*(\d+) passed(?:, \d+ deselected)? in .*", last)
+    found = re.fullmatch(r"=*\s*(\d+) passed(?:, \d+ (?:deselected|warnings?))* in .*", last)
     assert found, f"not every test ran: {last}"
     print("\n".join(re.findall(r"^part .*", text, re.MULTILINE)))
     return int(found[1])
