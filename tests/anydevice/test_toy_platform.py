@@ -112,7 +112,9 @@ def test_it_passes_the_kit(stranger: Throwaway) -> None:
     assert not [row for row in body["outcomes"] if row["state"] == "failed"] and done.returncode == 0
     assert {name.partition("/")[0] for name, state in states.items() if state == "passed"} == set(CHAPTERS)
     idle = [name for name, state in states.items() if state == "not supported"]
-    assert idle == ["kernels/rotary_kv_write/toy_complex/odd-sizes"], "its op has sizes of its own"
+    at = "kernels/rotary_kv_write/toy_complex/"
+    assert f"{at}odd-sizes" in idle and all(name.startswith(at) for name in idle), "heads turned in part, other types"
+    assert any(name.startswith(f"{at}tokens=") and state == "passed" for name, state in states.items())
     assert {f"kernels/{at}" for at in ROWS} <= {name.rpartition("/")[0] for name in states}
 
 
