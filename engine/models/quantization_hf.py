@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from engine.models.experts_hf import only
 from engine.models.fields import Fields
 from engine.models.quantization import Quantization
+from engine.models.quantization_fields import names, nested, strategy
+from engine.models.quantization_four_bits_hf import FOUR_BITS, PACKED_FORMATS, read_awq, read_gptq, read_packed
 
 _KEY = "quantization_config"
 _KNOWN = (
     "fp8 (weights per tensor or in blocks, activations static or dynamic), "
-    "compressed-tensors (8-bit float or int weights per tensor, channel or block)"
+    "compressed-tensors (8-bit float or int weights per tensor, channel or block; 4-bit weights, packed), " + FOUR_BITS
 )
 _STORAGES = {"float": "float8_e4m3fn", "int": "int8"}
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized")
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", *PACKED_FORMATS)
 
 
 def read_quantization(fields: Fields) -> Quantization | None:
@@ -25,26 +27,15 @@ def read_quantization(fields: Fields) -> Quantization | None:
     values = fields.get(_KEY)
     if not values:
         return None
-    inner = _nested(fields, _KEY)
+    inner = nested(fields, _KEY)
     method = inner.get("quant_method")
-    if method == "fp8":
-        return _fp8(inner)
-    if method == "compressed-tensors":
-        return _compressed_tensors(inner)
+    if isinstance(method, str) and method in _METHODS:
+        return _METHODS[method](inner)
     said = repr(method) if isinstance(method, str) else "no method"
     fields.fail(
         f"field {_KEY!r} names {said} as 'quant_method'; known are {_KNOWN}. Use a checkpoint of one of these, or a "
         "dense one"
     )
-
-
-def _nested(fields: Fields, key: str) -> Fields:
-    """The object in field ``key``, under its path."""
-    values = fields.get(key)
-    if not isinstance(values, Mapping):
-        fields.refuse(key, "an object")
-    prefix = f"{fields.prefix}{key}."
-    return Fields(fields.source, {f"{prefix}{name}": value for name, value in values.items()}, prefix)
 
 
 def _fp8(fields: Fields) -> Quantization:
@@ -63,7 +54,7 @@ def _fp8(fields: Fields) -> Quantization:
         "block" if block else "tensor",
         activations,
         block,
-        _names(fields, "modules_to_not_convert") + _names(fields, "ignored_layers"),
+        names(fields, "modules_to_not_convert") + names(fields, "ignored_layers"),
         power,
         "weight_scale_inv" if block else "weight_scale",
         "" if fields.get("kv_cache_scheme") is None else "float8_e4m3fn",
@@ -77,18 +68,20 @@ def _compressed_tensors(fields: Fields) -> Quantization:
         found = fields.get(key)
         if found and not (isinstance(found, Mapping) and found.get("format") == "dense"):
             fields.refuse(key, "none")
-    groups = _nested(fields, "config_groups")
+    groups = nested(fields, "config_groups")
     if len(groups.values) != 1:
         fields.refuse("config_groups", "one group, so that all linear layers are stored alike")
-    group = _nested(groups, next(iter(groups.values)).removeprefix(groups.prefix))
+    group = nested(groups, next(iter(groups.values)).removeprefix(groups.prefix))
     only(group, "targets", ["Linear"])
     only(group, "format", form)
     only(group, "output_activations", {})
-    weights = _nested(group, "weights")
-    kind = _eight_bits(weights)
+    weights = nested(group, "weights")
     if weights.flag("dynamic", False):
         weights.refuse("dynamic", "false")
-    reach = _strategy(weights)
+    if form in PACKED_FORMATS:
+        return read_packed(group, weights, form, names(fields, "ignore"), _kv_cache(fields))
+    kind = _eight_bits(weights)
+    reach = strategy(weights)
     if reach not in ("tensor", "channel", "block"):
         weights.refuse("strategy", "tensor or channel or block")
     block = _block(weights, "block_structure") if reach == "block" else None
@@ -100,7 +93,7 @@ def _compressed_tensors(fields: Fields) -> Quantization:
         reach,  # type: ignore[arg-type]
         _activations(group, kind, block),
         block,
-        _names(fields, "ignore"),
+        names(fields, "ignore"),
         kv_cache=_kv_cache(fields),
     )
 
@@ -110,14 +103,14 @@ def _activations(
 ) -> Literal["none", "static", "token", "group"]:
     if group.get("input_activations") is None:
         return "none"
-    fields = _nested(group, "input_activations")
+    fields = nested(group, "input_activations")
     _eight_bits(fields, kind)
-    strategy, dynamic = _strategy(fields), fields.get("dynamic") or False
-    if (strategy, dynamic) == ("tensor", False):
+    reach, dynamic = strategy(fields), fields.get("dynamic") or False
+    if (reach, dynamic) == ("tensor", False):
         return "static"
-    if (strategy, dynamic) == ("token", True):
+    if (reach, dynamic) == ("token", True):
         return "token"
-    if (strategy, dynamic) == ("group", True):
+    if (reach, dynamic) == ("group", True):
         width = fields.integer("group_size")
         if block is None or width != block[1]:
             fields.refuse(
@@ -135,18 +128,12 @@ def _eight_bits(fields: Fields, kind: str = "") -> str:
     return found
 
 
-def _strategy(fields: Fields) -> str:
-    """Without the field, ``group_size`` tells: -1 is one group per row."""
-    size = fields.get("group_size")
-    return fields.text("strategy", "tensor" if size is None else "channel" if size == -1 else "group")
-
-
 def _kv_cache(fields: Fields) -> str:
     if fields.get("kv_cache_scheme") is None:
         return ""
-    scheme = _nested(fields, "kv_cache_scheme")
+    scheme = nested(fields, "kv_cache_scheme")
     _eight_bits(scheme, "float")
-    if (_strategy(scheme), scheme.get("dynamic") or False) != ("tensor", False):
+    if (strategy(scheme), scheme.get("dynamic") or False) != ("tensor", False):
         fields.refuse("kv_cache_scheme", "one static scale per tensor")
     return "float8_e4m3fn"
 
@@ -165,16 +152,9 @@ def _block(fields: Fields, key: str) -> tuple[int, int] | None:
     fields.refuse(key, "the rows and columns of a block, as in [128, 128]")
 
 
-def _names(fields: Fields, key: str) -> tuple[str, ...]:
-    found = fields.get(key)
-    if found is None:
-        return ()
-    if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
-        fields.refuse(key, "a list of names of modules")
-    for name in found:
-        if name.startswith("re:"):
-            try:
-                re.compile(name[3:])
-            except re.error as error:
-                fields.fail(f"field {fields.prefix + key!r} holds the pattern {name!r}, which cannot be read: {error}")
-    return tuple(found)
+_METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
+    "fp8": _fp8,
+    "compressed-tensors": _compressed_tensors,
+    "awq": read_awq,
+    "gptq": read_gptq,
+}

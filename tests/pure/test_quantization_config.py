@@ -107,7 +107,7 @@ def test_methods(given: Any, expected: Quantization | None) -> None:
     [
         *(
             ({"quant_method": name}, [repr(name), "fp8", "compressed-tensors"])
-            for name in ("awq", "gptq", "modelopt", "bitsandbytes", "fbgemm_fp8", "mxfp4")
+            for name in ("awq_marlin", "modelopt", "bitsandbytes", "fbgemm_fp8", "mxfp4")
         ),
         ({"bits": 4}, ["no method", "quant_method"]),
         ("fp8", ["quantization_config", "an object"]),
@@ -124,7 +124,7 @@ def test_methods(given: Any, expected: Quantization | None) -> None:
         ({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [0, True]}, ["block_size"]),
         ({"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": "lm_head"}, ["ignored_layers"]),
         ({"quant_method": "fp8", "activation_scheme": "dynamic", "scale_fmt": "ue8m0"}, ["scale_fmt"]),
-        (_packed(CHANNEL, TOKEN, format="pack-quantized"), ["format", "pack-quantized"]),
+        (_packed(CHANNEL, TOKEN, format="marlin-24"), ["format", "marlin-24", "pack-quantized"]),
         (_packed(CHANNEL, TOKEN, format="nvfp4-pack-quantized"), ["nvfp4-pack-quantized"]),
         (_packed(CHANNEL, TOKEN, config_groups={}), ["config_groups", "one group"]),
         (_packed(CHANNEL, TOKEN, sparsity_config={"format": "sparse-24-bitmask"}), ["sparsity_config"]),
