@@ -4,13 +4,15 @@ token each. Before each step ``prepare`` of the row runs; see ``kernels_cuda.ste
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from kernels_cuda.library import call
-from kernels_cuda.steps import PAGED, Step, current, key_of, one_each, paged, planned, remember
+from kernels_cuda.steps import PAGED, Step, current, fill, key_of, one_each, paged, planned, remember
 from kernels_cuda.workspace import COUNTERS, FLOATS, arch_of, zeroed
 
 _LONG = 64
@@ -18,141 +20,121 @@ _LONG = 64
 _HOPPER_HEADS = (64, 128, 256)
 
 
-def prepare_planned(inputs: Mapping[str, Any], attributes: Mapping[str, Any], captured: bool) -> None:
-    """As ``Kernel.prepare`` says, for a wrapper that serves every step."""
-    _prepare("planned", inputs, attributes, captured)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Of a row, beside its queries."""
+
+    step: Step
+    cache: torch.Tensor
+    blocks: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+    scale: float
+    window: int | None
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the block table has room for."""
+        return self.blocks.shape[1] * self.cache.shape[2]
 
 
-def prepare_decode(inputs: Mapping[str, Any], attributes: Mapping[str, Any], captured: bool) -> None:
-    """The same, where steps of one new token each need no plan."""
-    _prepare("decode", inputs, attributes, captured)
+Compute = Callable[[_Call, torch.Tensor, torch.Tensor], None]
+"""Results of a call, written in place. Queries and results: [tokens, heads, head_dim]."""
 
 
-def prepare_context(inputs: Mapping[str, Any], attributes: Mapping[str, Any], captured: bool) -> None:
-    """The same, where no step needs a plan."""
-    _prepare("context", inputs, attributes, captured)
+def _row(kind: str, compute: Compute) -> Callable[..., torch.Tensor]:
+    """As the op, for 16-bit queries, of steps that ``_prepare`` prepared for this ``kind``."""
+
+    def attention(
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        blocks: torch.Tensor,
+        starts: torch.Tensor,
+        lengths: torch.Tensor,
+        k_scale: torch.Tensor | None = None,
+        v_scale: torch.Tensor | None = None,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int | None,
+        softcap: float = 0.0,
+    ) -> torch.Tensor:
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window}
+        step = current(key_of(kind, cache, q.dtype, {**sizes, "softcap": softcap}), len(lengths))
+        made = _Call(step, cache, blocks, starts, lengths, k_scale, v_scale, scale, window)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        shape = (-1, q.shape[1] // head_dim, head_dim)
+        return fill(step, out, lambda tokens: compute(made, q[:tokens].view(shape), out[:tokens].view(shape)))
+
+    return attention
 
 
-def attention(
-    q: torch.Tensor,
-    cache: torch.Tensor,
-    blocks: torch.Tensor,
-    starts: torch.Tensor,
-    lengths: torch.Tensor,
-    k_scale: torch.Tensor | None = None,
-    v_scale: torch.Tensor | None = None,
-    *,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    scale: float,
-    window: int | None,
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    """As the op, for 16-bit queries, by the wrapper."""
-    rest = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window}
-    step = current(key_of("planned", cache, q.dtype, {**rest, "softcap": softcap}), len(lengths))
-    return _rows(q, head_dim, step, lambda rows, out: _run(step, rows, cache, out, k_scale, v_scale))
+def _wrapped(made: _Call, q: torch.Tensor, out: torch.Tensor) -> None:
+    """By the wrapper. Scales lie on the device and it takes them from the host: they go into queries and results."""
+    if made.k_scale is not None:
+        q = torch.mul(q, made.k_scale, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
+    call(f"{PAGED}.run", made.step.wrapper, q=q, paged_kv_cache=(made.cache[0], made.cache[1]), out=out)
+    if made.v_scale is not None:
+        out.mul_(made.v_scale)
 
 
-def attention_xqa(
-    q: torch.Tensor,
-    cache: torch.Tensor,
-    blocks: torch.Tensor,
-    starts: torch.Tensor,
-    lengths: torch.Tensor,
-    k_scale: torch.Tensor | None = None,
-    v_scale: torch.Tensor | None = None,
-    *,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    scale: float,
-    window: int | None,
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    """As the op without a cap: one new token each by XQA, other steps by the wrapper."""
-    rest = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window}
-    step = current(key_of("decode", cache, q.dtype, {**rest, "softcap": softcap}), len(lengths))
-
-    def compute(rows: torch.Tensor, out: torch.Tensor) -> None:
-        if not step.single:
-            _run(step, rows, cache, out, k_scale, v_scale)
-            return
-        call(
-            "flashinfer.decode:xqa_batch_decode_with_kv_cache",
-            query=rows.contiguous(),
-            kv_cache=(cache[0], cache[1]),
-            workspace_buffer=zeroed(cache.device, FLOATS, "semaphores and scratch of XQA"),
-            block_tables=blocks.contiguous(),
-            seq_lens=lengths if step.lengths is None else step.lengths,
-            max_seq_len=blocks.shape[1] * cache.shape[2],
-            bmm1_scale=scale if k_scale is None else k_scale * scale,
-            bmm2_scale=1.0 if v_scale is None else v_scale,
-            window_left=_left(window),
-            out=out,
-            kv_layout="NHD",
-        )
-
-    return _rows(q, head_dim, step, compute)
+def _xqa(made: _Call, q: torch.Tensor, out: torch.Tensor) -> None:
+    """One new token each by XQA, without a cap; other steps by the wrapper."""
+    if not made.step.single:
+        return _wrapped(made, q, out)
+    call(
+        "flashinfer.decode:xqa_batch_decode_with_kv_cache",
+        query=q.contiguous(),
+        kv_cache=(made.cache[0], made.cache[1]),
+        workspace_buffer=zeroed(q.device, FLOATS, "semaphores and scratch of XQA"),
+        block_tables=made.blocks.contiguous(),
+        seq_lens=made.step.lengths_of(made.lengths),
+        max_seq_len=made.longest,
+        bmm1_scale=made.scale if made.k_scale is None else made.k_scale * made.scale,
+        bmm2_scale=1.0 if made.v_scale is None else made.v_scale,
+        window_left=_left(made.window),
+        out=out,
+        kv_layout="NHD",
+    )
 
 
-def attention_trtllm(
-    q: torch.Tensor,
-    cache: torch.Tensor,
-    blocks: torch.Tensor,
-    starts: torch.Tensor,
-    lengths: torch.Tensor,
-    k_scale: torch.Tensor | None = None,
-    v_scale: torch.Tensor | None = None,
-    *,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    scale: float,
-    window: int | None,
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    """As the op without a cap and with a cache of the queries' type, by precompiled kernels."""
-    rest = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window}
-    step = current(key_of("context", cache, q.dtype, {**rest, "softcap": softcap}), len(lengths))
+def _trtllm(made: _Call, q: torch.Tensor, out: torch.Tensor) -> None:
+    """By precompiled kernels, without a cap and with a cache of the queries' type."""
     shared = {
-        "kv_cache": (cache[0], cache[1]),
-        "workspace_buffer": zeroed(cache.device, FLOATS, "scratch of trtllm-gen"),
-        "block_tables": blocks.contiguous(),
-        "bmm1_scale": scale,
+        "query": q.contiguous(),
+        "kv_cache": (made.cache[0], made.cache[1]),
+        "workspace_buffer": zeroed(q.device, FLOATS, "scratch of trtllm-gen"),
+        "block_tables": made.blocks.contiguous(),
+        "bmm1_scale": made.scale,
         "bmm2_scale": 1.0,
-        "window_left": _left(window),
+        "window_left": _left(made.window),
+        "out": out,
         "kv_layout": "NHD",
-        "multi_ctas_kv_counter_buffer": zeroed(cache.device, COUNTERS, "counters of trtllm-gen"),
+        "multi_ctas_kv_counter_buffer": zeroed(q.device, COUNTERS, "counters of trtllm-gen"),
     }
-
-    def compute(rows: torch.Tensor, out: torch.Tensor) -> None:
-        if step.single:
-            call(
-                "flashinfer.decode:trtllm_batch_decode_with_kv_cache",
-                query=rows.contiguous(),
-                seq_lens=lengths if step.lengths is None else step.lengths,
-                max_seq_len=blocks.shape[1] * cache.shape[2],
-                out=out,
-                backend="trtllm-gen",
-                **shared,
-            )
-            return
+    if made.step.single:
         call(
-            "flashinfer.prefill:trtllm_batch_context_with_kv_cache",
-            query=rows.contiguous(),
-            seq_lens=lengths,
-            max_q_len=step.batch.most_new,
-            max_kv_len=int(step.batch.lengths.max()),
-            batch_size=len(lengths),
-            cum_seq_lens_q=starts,
-            cum_seq_lens_kv=step.ends,
-            out=out,
+            "flashinfer.decode:trtllm_batch_decode_with_kv_cache",
+            seq_lens=made.step.lengths_of(made.lengths),
+            max_seq_len=made.longest,
+            backend="trtllm-gen",
             **shared,
         )
-
-    return _rows(q, head_dim, step, compute)
+        return
+    call(
+        "flashinfer.prefill:trtllm_batch_context_with_kv_cache",
+        seq_lens=made.lengths,
+        max_q_len=made.step.batch.most_new,
+        max_kv_len=int(made.step.batch.lengths.max()),
+        batch_size=len(made.lengths),
+        cum_seq_lens_q=made.starts,
+        cum_seq_lens_kv=made.step.ends,
+        **shared,
+    )
 
 
 def _prepare(row: str, inputs: Mapping[str, Any], attributes: Mapping[str, Any], captured: bool) -> None:
@@ -190,37 +172,12 @@ def _backend(cache: torch.Tensor, dtype: torch.dtype, most_new: int) -> str:
     return "fa3" if hopper and most_new > _LONG else "fa2"
 
 
-def _run(
-    step: Step,
-    rows: torch.Tensor,
-    cache: torch.Tensor,
-    out: torch.Tensor,
-    k_scale: torch.Tensor | None,
-    v_scale: torch.Tensor | None,
-) -> None:
-    """Scales lie on the device and the wrapper takes them from the host: they go into queries and results instead."""
-    if k_scale is not None:
-        rows = torch.mul(rows, k_scale, out=torch.empty(rows.shape, dtype=rows.dtype, device=rows.device))
-    call(f"{PAGED}.run", step.wrapper, q=rows, paged_kv_cache=(cache[0], cache[1]), out=out)
-    if v_scale is not None:
-        out.mul_(v_scale)
-
-
-def _rows(
-    q: torch.Tensor, head_dim: int, step: Step, compute: Callable[[torch.Tensor, torch.Tensor], None]
-) -> torch.Tensor:
-    """Rows of the step computed, the others zero."""
-    tokens = step.batch.tokens
-    if step.absent is not None and tokens != len(q):
-        raise RuntimeError(f"{len(q)} rows, and {tokens} were prepared")
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if tokens:
-        heads = q.shape[1] // head_dim
-        compute(q[:tokens].view(tokens, heads, head_dim), out[:tokens].view(tokens, heads, head_dim))
-    out[tokens:].zero_()
-    return out if step.absent is None else out.masked_fill_(step.absent, 0.0)
-
-
 def _left(window: int | None) -> int:
     """Keys behind a query's own."""
     return -1 if window is None else window - 1
+
+
+prepare_planned, prepare_decode, prepare_context = (partial(_prepare, row) for row in ("planned", "decode", "context"))
+"""As ``Kernel.prepare`` says: for a wrapper that serves every step; where steps of one new token each need no plan;
+where no step does."""
+attention, attention_xqa, attention_trtllm = _row("planned", _wrapped), _row("decode", _xqa), _row("context", _trtllm)

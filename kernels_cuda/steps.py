@@ -52,6 +52,10 @@ class Step:
     wrapper: Any = None
     ends: Any = None
 
+    def lengths_of(self, given: torch.Tensor) -> torch.Tensor:
+        """Cached tokens of each request: as ``given`` to the call, or of the fixed buffer."""
+        return given if self.lengths is None else self.lengths
+
 
 _STEPS: dict[Key, Step] = {}
 _FIXED: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -106,6 +110,18 @@ def remember(key: Key, inputs: Mapping[str, Any], captured: bool, batch: Paged, 
         lengths.copy_(torch.from_numpy(batch.lengths))
         absent.copy_(torch.from_numpy(inputs["lengths"] == 0)[:, None])
     _STEPS[key] = Step(batch, requests, one_each(batch, requests), lengths, absent, **more)
+
+
+def fill(step: Step, out: torch.Tensor, compute: Callable[[int], None]) -> torch.Tensor:
+    """``compute`` is called with the number of rows that it writes to ``out``, from the first on, unless there are
+    none; the others, and those of absent requests, are zero. Raises ``RuntimeError`` for a graph of other sizes."""
+    tokens = step.batch.tokens
+    if step.absent is not None and tokens != len(out):
+        raise RuntimeError(f"{len(out)} rows, and {tokens} were prepared")
+    if tokens:
+        compute(tokens)
+    out[tokens:].zero_()
+    return out if step.absent is None else out.masked_fill_(step.absent, 0.0)
 
 
 def one_each(batch: Paged, requests: int) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from kernels_rocm.library import invoke
+from kernels_triton.absorbed import absorbed
 
 
 def mla_attention(
@@ -29,23 +30,25 @@ def mla_attention(
     tokens = len(q_nope)
     if not tokens:
         return torch.empty((0, heads * value), dtype=q_nope.dtype, device=q_nope.device)
-    keys, values = torch.split(up.view(heads, nope + value, kv_rank), [nope, value], dim=1)
-    absorbed = torch.bmm(q_nope.reshape(tokens, heads, nope).transpose(0, 1), keys).transpose(0, 1)
-    latents = torch.zeros((tokens, heads, kv_rank), dtype=q_nope.dtype, device=q_nope.device)
-    invoke(
-        "mla",
-        q=torch.cat((absorbed, q_rope.reshape(tokens, heads, rope)), dim=-1),
-        kv_buffer=cache[:, :, None],
-        out=latents,
-        cu_seqlens_q=starts,
-        seqused_k=lengths,
-        max_seqlen_kv=blocks.shape[1] * cache.shape[1],
-        block_tables=blocks,
-        softmax_scale=scale,
-        kv_lora_rank=kv_rank,
-        qk_rope_head_dim=rope,
-        causal=True,
-        q_descale=None,
-        kv_descale=None,
-    )
-    return torch.bmm(latents.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1).reshape(tokens, heads * value)
+
+    def attend(query: torch.Tensor) -> torch.Tensor:
+        seen = torch.zeros((tokens, heads, kv_rank), dtype=q_nope.dtype, device=q_nope.device)
+        invoke(
+            "mla",
+            q=torch.cat((query, q_rope.reshape(tokens, heads, rope)), dim=-1),
+            kv_buffer=cache[:, :, None],
+            out=seen,
+            cu_seqlens_q=starts,
+            seqused_k=lengths,
+            max_seqlen_kv=blocks.shape[1] * cache.shape[1],
+            block_tables=blocks,
+            softmax_scale=scale,
+            kv_lora_rank=kv_rank,
+            qk_rope_head_dim=rope,
+            causal=True,
+            q_descale=None,
+            kv_descale=None,
+        )
+        return seen
+
+    return absorbed(q_nope, up, heads, nope, attend)
