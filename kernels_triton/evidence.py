@@ -22,7 +22,10 @@ _NO_INTEGERS = ("sm_100", "sm_103")
 """Their large unit takes integers only on sm_100, and Triton offers that to nobody."""
 
 STREAMS = frozenset(
-    {f"kernels_triton.{name}" for name in ("rows:row_kernel", "copies:add_kernel", "copies:gather_kernel")}
+    {
+        f"kernels_triton.{name}"
+        for name in ("rows:row_kernel", "norm:dual_kernel", "copies:add_kernel", "copies:gather_kernel")
+    }
 )
 """Kernels that move rows of any length: where their constant ``WIDE`` says that these are multiples of 16, by accesses
 of ``WIDE`` bits, if a tile (their constant ``BLOCK``) has as many for each thread."""

@@ -19,9 +19,9 @@ _STORAGE = {**FLOAT8, "int8": "dtype.int8"}
 _DEVICE = all_of(library("triton", "3.5"), any_of(feature("copy.async"), feature("mma.mfma"), feature("mma.wmma")))
 """Triton compiles for devices with one of these; those without are older than it supports."""
 
-_LARGEST_HEAD, _LARGEST_ON = 256, {"gfx11": 128}
-"""Columns of a head that fit the registers of the attention kernel's smallest tile, and where they are fewer."""
-_LARGEST_LATENT, _LARGEST_LATENT_ON, _LARGEST_TURN = 512, {"gfx11": 128}, 64
+_LARGEST_HEAD = 256
+"""Columns of a head that fit the registers of the attention kernel's smallest tile."""
+_LARGEST_LATENT, _LARGEST_TURN = 512, 64
 """Columns of a latent, and of the key beside it, that fit the registers of the tile of attention over latents."""
 
 
@@ -87,31 +87,22 @@ def _heads(*weights: int) -> Predicate:
 
 
 def _head_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
-    """A tile for these heads lies in registers, and what makes their products is there."""
-    dim, found = facts.get("head_dim"), facts.get("call_dtypes", ())
+    """A tile for these heads lies in registers."""
+    dim = facts.get("head_dim")
     if not isinstance(dim, int):
         return Verdict(False, "head_dim unknown")
-    most = _LARGEST_ON.get(profile.arch[:5], _LARGEST_HEAD)
-    if dim > most:
-        return Verdict(False, f"head_dim {dim} > {most}")
-    q, cache = (*found, "", "")[:2]
-    exact = q == "float32" or (cache != q and cache not in FLOAT8)
-    if exact and "mma.wmma" in profile.features:
-        return Verdict(False, f"{q} over a cache of {cache} is multiplied in float32, which mma.wmma does not")
-    return Verdict(True, f"head_dim {dim} <= {most}")
+    sign = "<=" if dim <= _LARGEST_HEAD else ">"
+    return Verdict(dim <= _LARGEST_HEAD, f"head_dim {dim} {sign} {_LARGEST_HEAD}")
 
 
 def _latent_fits(profile: DeviceProfile, facts: Facts) -> Verdict:
-    """Sums of latents lie in registers, and what makes their products is there."""
-    rank, rope, found = facts.get("kv_rank"), facts.get("rope"), facts.get("call_dtypes", ())
+    """Sums of latents lie in registers."""
+    rank, rope = facts.get("kv_rank"), facts.get("rope")
     if not isinstance(rank, int) or not isinstance(rope, int):
         return Verdict(False, "kv_rank or rope unknown")
-    most = _LARGEST_LATENT_ON.get(profile.arch[:5], _LARGEST_LATENT)
-    if rank > most or rope > _LARGEST_TURN:
-        return Verdict(False, f"kv_rank {rank}, rope {rope}, needs at most {most} and {_LARGEST_TURN}")
-    if "float32" in found[:1] and "mma.wmma" in profile.features:
-        return Verdict(False, "float32 is multiplied exactly, which mma.wmma does not")
-    return Verdict(True, f"kv_rank {rank} <= {most}")
+    if rank > _LARGEST_LATENT or rope > _LARGEST_TURN:
+        return Verdict(False, f"kv_rank {rank}, rope {rope}, needs at most {_LARGEST_LATENT} and {_LARGEST_TURN}")
+    return Verdict(True, f"kv_rank {rank} <= {_LARGEST_LATENT}")
 
 
 def _experts(profile: DeviceProfile, facts: Facts) -> Verdict:
@@ -124,6 +115,7 @@ def _experts(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(ok, f"{chosen} of {experts} experts" + ("" if ok else ", needs at most 32 of 1024"))
 
 
+_gelu = fact("approximate", lambda how: how in ("none", "tanh"), "none or tanh")
 _float32 = fact("call_dtypes", lambda found: found[0] == "float32", "float32 logits")
 
 
@@ -165,6 +157,9 @@ ROWS: tuple[Kernel, ...] = (
     _row("silu_and_mul", "activation", _types(0)),
     _row("silu_and_mul_quantize_static", "activation", _types(0), _storage),
     _row("silu_and_mul_quantize_dynamic", "activation", _types(0), _storage),
+    _row("gelu_and_mul", "activation", _types(0), _gelu),
+    _row("gelu_and_mul_quantize_static", "activation", _types(0), _storage, _gelu),
+    _row("gelu_and_mul_quantize_dynamic", "activation", _types(0), _storage, _gelu),
     _row("penalize", "sampling", _float32),
     _row("draw", "sampling", _float32),
     _row("packed_linear", "packed", _types(0), _packed),

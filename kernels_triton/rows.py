@@ -17,6 +17,22 @@ LIMITS = {torch.float8_e4m3fn: (-448.0, 448.0), torch.float8_e4m3fnuz: (-240.0, 
 PEAK = 1e-10
 """The least largest magnitude that a dynamic scale is made from, as in the op."""
 
+GATES = ("silu", "gelu", "gelu_tanh")
+"""Kinds of rows that are a gate and what it lets through."""
+
+
+@triton.jit
+def _gate(x, KIND: tl.constexpr):
+    if KIND == "gelu":
+        share = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # the root of one half
+    elif KIND == "gelu_tanh":
+        double = x * (1.5957691216057308 + 0.07135481627260025 * x * x)  # (1 + tanh(u)) / 2 is the sigmoid of 2u
+        small = tl.exp(-tl.abs(double))
+        share = tl.where(double < 0, small, 1.0) / (1.0 + small)
+    else:
+        share = tl.sigmoid(x)
+    return x * share
+
 
 @triton.jit
 def _value(x, y, weight, at, mask, n, inverse, KIND: tl.constexpr, SUM: tl.constexpr):
@@ -27,8 +43,8 @@ def _value(x, y, weight, at, mask, n, inverse, KIND: tl.constexpr, SUM: tl.const
         value = (value + tl.load(y + at, mask=mask, other=0.0).to(tl.float32)).to(kind).to(tl.float32)
     if KIND == "norm":
         value = value * inverse * tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
-    if KIND == "silu":
-        value = value * tl.sigmoid(value) * tl.load(x + n + at, mask=mask, other=0.0).to(tl.float32)
+    elif KIND != "plain":
+        value = _gate(value, KIND) * tl.load(x + n + at, mask=mask, other=0.0).to(tl.float32)
     return value.to(kind).to(tl.float32)
 
 
@@ -39,6 +55,72 @@ def quantized(value, factor, LEAST: tl.constexpr, LARGEST: tl.constexpr, WHOLE: 
     if WHOLE:
         value = (value + 12582912.0) - 12582912.0  # 1.5 * 2**23: the sum has no bits below one, ties go to even
     return value
+
+
+@triton.jit
+def write_row(
+    x,
+    y,
+    weight,
+    scale,
+    out,
+    total,
+    scales,
+    n,
+    width,
+    group,
+    groups,
+    start,
+    end,
+    eps,
+    KIND: tl.constexpr,
+    SUM: tl.constexpr,
+    STORE: tl.constexpr,
+    LEAST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    PEAK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    POWER: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Groups ``start`` up to ``end`` of one row, where the pointers stand. Every pass loads again what it needs: what
+    another thread of the program stored could not be read without a barrier."""
+    inverse = 1.0
+    if KIND == "norm":
+        squares = tl.zeros([BLOCK], tl.float32)
+        for first in range(0, n, BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            value = _value(x, y, weight, at, at < n, n, 1.0, "plain", SUM)
+            if SUM:
+                tl.store(total + at, value.to(total.dtype.element_ty), mask=at < n)
+            squares += value * value
+        inverse = tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
+    factor = tl.full([GROUPS], 1.0, tl.float32)
+    if STORE == "static":
+        factor = factor * tl.load(scale)
+    for index in range(start, end, GROUPS):
+        which = index + tl.arange(0, GROUPS)
+        if STORE == "dynamic":
+            peak = tl.zeros([GROUPS], tl.float32)
+            for first in range(0, group, CHUNK):
+                column = first + tl.arange(0, CHUNK)[None, :]
+                at = which[:, None] * group + column
+                value = _value(x, y, weight, at, (column < group) & (at < n), n, inverse, KIND, SUM)
+                peak = tl.maximum(peak, tl.max(tl.abs(value), axis=1))
+            factor = tl.div_rn(tl.maximum(peak, PEAK), tl.full([GROUPS], LARGEST, tl.float32))
+            if POWER:
+                bits = (factor.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
+                factor = bits.to(tl.float32, bitcast=True)
+            tl.store(scales + which, factor, mask=which < groups)
+        for first in range(0, group, CHUNK):
+            column = first + tl.arange(0, CHUNK)[None, :]
+            at = which[:, None] * group + column
+            value = _value(x, y, weight, at, (column < group) & (at < n), n, inverse, KIND, SUM)
+            if STORE != "same":
+                value = quantized(value, factor[:, None], LEAST, LARGEST, WHOLE)
+            tl.store(out + at, value.to(out.dtype.element_ty), mask=(column < group) & (at < width))
 
 
 @jit
@@ -73,8 +155,7 @@ def row_kernel(
     CHUNK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Program (i, j): groups ``j * span ..`` of run ``i % runs`` of row ``i // runs``. Every pass loads again what it
-    needs: what another thread of the program stored could not be read without a barrier."""
+    """Program (i, j): groups ``j * span ..`` of run ``i % runs`` of row ``i // runs``."""
     if WIDE:
         x_stride, y_stride, out_stride = sixteens(x_stride), sixteens(y_stride), sixteens(out_stride)
         n, width, group = sixteens(n), sixteens(width), sixteens(group)
@@ -84,41 +165,15 @@ def row_kernel(
     out += row * out_stride + run
     if SUM:
         y += row * y_stride
-    inverse = 1.0
-    if KIND == "norm":
-        squares = tl.zeros([BLOCK], tl.float32)
-        for first in range(0, n, BLOCK):
-            at = first + tl.arange(0, BLOCK)
-            value = _value(x, y, weight, at, at < n, n, 1.0, "plain", SUM)
-            if SUM:
-                tl.store(total + row * n + at, value.to(total.dtype.element_ty), mask=at < n)
-            squares += value * value
-        inverse = tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
-    factor = tl.full([GROUPS], 1.0, tl.float32)
-    if STORE == "static":
-        factor = factor * tl.load(scale)
+        total += row * n
+    if STORE == "dynamic":
+        scales += row * groups
     start = tl.program_id(1) * span
-    for index in range(start, tl.minimum(start + span, groups), GROUPS):
-        which = index + tl.arange(0, GROUPS)
-        if STORE == "dynamic":
-            peak = tl.zeros([GROUPS], tl.float32)
-            for first in range(0, group, CHUNK):
-                column = first + tl.arange(0, CHUNK)[None, :]
-                at = which[:, None] * group + column
-                value = _value(x, y, weight, at, (column < group) & (at < n), n, inverse, KIND, SUM)
-                peak = tl.maximum(peak, tl.max(tl.abs(value), axis=1))
-            factor = tl.div_rn(tl.maximum(peak, PEAK), tl.full([GROUPS], LARGEST, tl.float32))
-            if POWER:
-                bits = (factor.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
-                factor = bits.to(tl.float32, bitcast=True)
-            tl.store(scales + row * groups + which, factor, mask=which < groups)
-        for first in range(0, group, CHUNK):
-            column = first + tl.arange(0, CHUNK)[None, :]
-            at = which[:, None] * group + column
-            value = _value(x, y, weight, at, (column < group) & (at < n), n, inverse, KIND, SUM)
-            if STORE != "same":
-                value = quantized(value, factor[:, None], LEAST, LARGEST, WHOLE)
-            tl.store(out + at, value.to(out.dtype.element_ty), mask=(column < group) & (at < width))
+    write_row(
+        *(x, y, weight, scale, out, total, scales),
+        *(n, width, group, groups, start, tl.minimum(start + span, groups), eps),
+        *(KIND, SUM, STORE, LEAST, LARGEST, PEAK, WHOLE, POWER, BLOCK, GROUPS, CHUNK),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +196,12 @@ def run_rows(
     width: int = 0,
     quantization: Quantization | None = None,
 ) -> tuple[torch.Tensor, Any, Any]:
-    """x: [..., columns]; ``kind``: ``plain``, ``norm`` (runs of ``len(weight)``) or ``silu`` (two halves). ``width``:
-    columns of the result, those beyond the values zero. Returns values, the sum with ``y`` and found scales, ``None``
+    """x: [..., columns]; ``kind``: ``plain``, ``norm`` (runs of ``len(weight)``) or one of ``GATES`` (two halves).
+    ``width``: columns of the result, those beyond the values zero. Returns values, the sum with ``y`` and found scales, ``None``
     for each that there is not."""
     flat, other = rows(x), None if y is None else rows(y)
     count, columns = flat.shape
-    n = columns // 2 if kind == "silu" else weight.shape[0] if weight is not None else columns
+    n = columns // 2 if kind in GATES else weight.shape[0] if weight is not None else columns
     runs = columns // n if kind == "norm" else 1
     reach = width or n
     how = quantization or Quantization("")

@@ -46,6 +46,8 @@ RULES: tuple[FusionRule, ...] = (
     _rule("fuse_norm_quant", "rms_norm_quantize_dynamic", 1, "q scales", _norm("x"), _dynamic("n")),
     _rule("fuse_act_quant", "silu_and_mul_quantize_static", 1, "q", "silu_and_mul(x) -> n", _static("n")),
     _rule("fuse_act_quant", "silu_and_mul_quantize_dynamic", 1, "q scales", "silu_and_mul(x) -> n", _dynamic("n")),
+    _rule("fuse_act_quant", "gelu_and_mul_quantize_static", 1, "q", "gelu_and_mul(x) -> n", _static("n")),
+    _rule("fuse_act_quant", "gelu_and_mul_quantize_dynamic", 1, "q scales", "gelu_and_mul(x) -> n", _dynamic("n")),
     _rule("fuse_qk_norm_rope_kvcache", "qk_norm_rotary_kv_write", 2, "q1 cache1", *_NORMED, _WRITE),
     _rule("fuse_mla_dual_rms_norm", "dual_rms_norm", 1, "an bn r", *_LATENTS),
     _rule("enable_qk_norm_rope_fusion", "qk_norm_rotary", None, "q1 k1", *_NORMED),

@@ -103,6 +103,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     "rms_norm_quantize_dynamic": _dynamic(**_EPS),
     "silu_and_mul_quantize_static": _static(),
     "silu_and_mul_quantize_dynamic": _dynamic(),
+    "gelu_and_mul_quantize_static": (*_static(approximate="tanh"), *_static(approximate="none")),
+    "gelu_and_mul_quantize_dynamic": (*_dynamic(approximate="tanh"), *_dynamic(approximate="none")),
     "rotary_kv_write": _rotary_cases(*_FLAVOURS),
     "rotary_mla_write": tuple(
         Case(

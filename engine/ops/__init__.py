@@ -1,6 +1,6 @@
 """The vocabulary of programs: one table of ops."""
 
-from engine.ops.activation import silu_and_mul
+from engine.ops.activation import gelu_and_mul, silu_and_mul
 from engine.ops.attention import attention, kv_write
 from engine.ops.collective import all_gather, all_reduce
 from engine.ops.linear import embedding, linear, select_rows, split
@@ -22,6 +22,7 @@ OPS: dict[str, Op] = {
         attention,
         draw,
         embedding,
+        gelu_and_mul,
         kv_write,
         linear,
         pad,
@@ -47,6 +48,7 @@ GENERATED = frozenset(
     {
         "add",
         "embedding",
+        "gelu_and_mul",
         "pad",
         "quantize_dynamic",
         "quantize_static",

@@ -8,7 +8,7 @@ import torch
 from engine.ops import Case
 from engine.ops.compare import same_bits
 from kernels_triton import activation, norm, quant
-from kernels_triton.launch import TILE
+from kernels_triton.launch import TILE, recording
 from kernels_triton.rows import LIMITS
 from tests.interpreter.rows import BY_OP, OPS, call, check, inputs_of
 
@@ -113,6 +113,29 @@ def test_rows_longer_than_a_tile():
         case = Case({"tokens": 2, "hidden": hidden}, op.cases[0].attributes)
         inputs = inputs_of(op, case, "float32")
         check(BY_OP[name], op, case, "float32", inputs, call(BY_OP[name], op, case, inputs))
+
+
+@pytest.mark.parametrize("sizes", [(7, 5, 2), (1536, 512, 64), (64, 2 * TILE + 16, 0), (TILE + 5, 3, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_norms_in_one_launch_have_the_bits_of_two(sizes, dtype):
+    x = (torch.randn(3, sum(sizes) + 3) * 3).to(dtype)[:, 1:-2]
+    weights = torch.randn(sizes[0]).to(dtype), torch.randn(sizes[1])
+    launches = []
+    with recording(lambda *launch: launches.append(launch)):
+        norm.dual_rms_norm(x, *weights, sizes=sizes, eps=1e-6)
+    assert len(launches) == 1
+    *found, rest = norm.dual_rms_norm(x, *weights, sizes=sizes, eps=1e-6)
+    parts = x.split(sizes, dim=-1)
+    assert same_bits(rest, parts[2])
+    for got, part, weight in zip(found, parts, weights, strict=False):
+        assert same_bits(got, norm.rms_norm(part, weight, eps=1e-6))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gates_far_from_zero_are_open_or_shut(approximate):
+    gate = torch.tensor([[-3e38, -1e20, -1e3, -30.0, -0.0, 0.0, 30.0, 1e3, 1e20, 3e38]])
+    found = activation.gelu_and_mul(torch.cat((gate, torch.ones_like(gate)), -1), approximate=approximate)
+    assert torch.equal(found, gate.clamp(min=0))
 
 
 def test_not_a_number_stays_one():
