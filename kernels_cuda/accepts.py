@@ -75,6 +75,17 @@ def attends_latents(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(True, text)
 
 
+def attends_in_bfloat16(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """The same in bfloat16 and pages of 32 or 64: what precompiled kernels are there for."""
+    found = attends_latents(profile, facts)
+    if not found:
+        return found
+    kind, page = facts["call_dtypes"][0], facts["call_shapes"][2][1]
+    if kind != "bfloat16" or page not in (32, 64):
+        return Verdict(False, f"{kind} in pages of {page}; needs bfloat16 in pages of 32 or 64")
+    return found
+
+
 def grouped(profile: DeviceProfile, facts: Facts) -> Verdict:
     """A scaled product by blocks of 128, one scale of each row of ``x`` for each, whole blocks, 16 bits as a result."""
     shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())

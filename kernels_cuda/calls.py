@@ -53,6 +53,11 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("q_data_type", "kv_data_type", "query_layout", "kv_cache_layout"),
         ),
         f"{_LATENT}.run": ("query", "kv_cache", "out"),
+        "flashinfer.mla:trtllm_batch_decode_with_kv_cache_mla": (
+            *("query", "kv_cache", "workspace_buffer", "qk_nope_head_dim", "kv_lora_rank", "qk_rope_head_dim"),
+            *("block_tables", "seq_lens", "max_seq_len", "out", "bmm1_scale", "bmm2_scale", "backend"),
+            "multi_ctas_kv_counter_buffer",
+        ),
         "flashinfer.decode:xqa_batch_decode_with_kv_cache": (
             *("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len", "bmm1_scale"),
             *("bmm2_scale", "window_left", "out", "kv_layout"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_cuda.accepts import attends, attends_latents, grouped, stepwise
+from kernels_cuda.accepts import attends, attends_in_bfloat16, attends_latents, grouped, stepwise
 from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
 from kernels_triton.calls import alike, columns, whole_rows
@@ -83,6 +83,8 @@ _GROUPED = all_of(_FP8, arch("sm_100", "sm_103", "sm_120", "sm_121"))
 _STORED = fact("storage", lambda name: name == "float8_e4m3fn", "float8_e4m3fn")
 _REDUCED = (*_HALVES, "float32")
 
+_PRECOMPILED = all_of(_FLASHINFER, arch("sm_100", "sm_103"))
+
 _COPIED = all_of(library("triton", "3.7"), family("hopper", "blackwell"), feature("copy.tma"))
 
 
@@ -143,6 +145,7 @@ KERNELS: tuple[Kernel, ...] = (
         needs=_FP8,
     ),
     _steps("mla_attention", "", "prepare", 10, _FLASHINFER, attends_latents),
+    _steps("mla_attention", "trtllm", "prepare_decode", 11, _PRECOMPILED, attends_in_bfloat16),
     _steps(
         *("attention", "", "prepare_planned", 10, _FLASHINFER),
         attends(pages=_PAGES, heads=_HEADS, softcap=True, stored=True),
@@ -152,7 +155,7 @@ KERNELS: tuple[Kernel, ...] = (
         attends(pages=(*_PAGES, 128), heads=_HEADS, group=16, stored=True),
     ),
     _steps(
-        *("attention", "trtllm", "prepare_context", 12, all_of(_FLASHINFER, arch("sm_100", "sm_103"))),
+        *("attention", "trtllm", "prepare_context", 12, _PRECOMPILED),
         attends(pages=_PAGES, heads=_HEADS),
     ),
 )

@@ -159,6 +159,26 @@ class BatchMLAPagedAttentionWrapper:
             ahead = torch.arange(length) > torch.arange(length - new, length)[:, None]
             weights = scores.masked_fill(ahead, float("-inf")).softmax(-1)
             out[rows] = torch.einsum("hqk,kd->qhd", weights, keys[:, :rank]).to(out.dtype)
+
+single = []
+
+def trtllm_batch_decode_with_kv_cache_mla(query, kv_cache, workspace_buffer, qk_nope_head_dim, kv_lora_rank,
+        qk_rope_head_dim, block_tables, seq_lens, max_seq_len, sparse_mla_top_k=0, out=None, bmm1_scale=1.0,
+        bmm2_scale=1.0, sinks=None, skip_softmax_threshold_scale_factor=None, enable_pdl=None, backend="auto",
+        is_var_seq=True, uses_shared_paged_kv_idx=True, lse=None, return_lse=False, cute_dsl_impl="auto",
+        kv_scale_format="auto", cum_seq_lens_q=None, max_q_len=None, multi_ctas_kv_counter_buffer=None):
+    assert backend == "trtllm-gen" and bmm2_scale == 1.0 and (kv_lora_rank, qk_rope_head_dim) in ((512, 64), (256, 64))
+    assert query.shape[1] == 1 and not 64 < query.shape[2] < 128 and kv_cache.shape[1] in (32, 64)
+    assert query.shape[3] == kv_cache.shape[2] == kv_lora_rank + qk_rope_head_dim and query.is_contiguous()
+    assert query.dtype == kv_cache.dtype == out.dtype == torch.bfloat16 and out.is_contiguous()
+    assert out.shape == (*query.shape[:3], kv_lora_rank) and len(query) == len(block_tables) == len(seq_lens)
+    assert seq_lens.dtype == block_tables.dtype == torch.int32 and block_tables.is_contiguous()
+    assert (seq_lens > 0).all() and int(seq_lens.max()) <= max_seq_len and not multi_ctas_kv_counter_buffer.any()
+    single.append("trtllm")
+    for at, length in enumerate(seq_lens.tolist()):
+        keys = kv_cache[block_tables[at].long()].flatten(0, 1)[:length].double()
+        weights = (query[at, 0].double() @ keys.T * bmm1_scale).softmax(-1)
+        out[at, 0] = (weights @ keys[:, :kv_lora_rank]).to(out.dtype)
 """
 
 TEXTS = {"mla": MLA, "gemm": GEMM, "prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}

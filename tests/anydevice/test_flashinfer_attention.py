@@ -185,6 +185,5 @@ def test_what_a_device_would_check_passes_here():
         device=torch.device("cpu"), compute=nullcontext, fetch=lambda x: SimpleNamespace(wait=lambda: x)
     )
     for row in [row for row in KERNELS if row.prepare]:
-        arch = DEVICE.get(row.name, "sm_90") if row.op == "attention" else "sm_90"
-        runtime.profile = TARGETS[arch]
+        runtime.profile = TARGETS[DEVICE[row.name]]
         check_steps(row, runtime)

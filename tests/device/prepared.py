@@ -15,7 +15,7 @@ from engine.plan.kernels import call_facts
 from engine.work import BoundCall, Prepare, Work
 from platforms.contract import GraphBackend, Kernel, Runtime
 
-PAGE, WIDTH, BLOCKS = 16, 3, 16
+PAGE, WIDTH, BLOCKS = 32, 3, 16
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "attention": {"heads": 8, "kv_heads": 2, "head_dim": 128, "scale": 0.09, "window": None, "softcap": 0.0},
     "mla_attention": {"heads": 16, "nope": 128, "rope": 64, "kv_rank": 512, "value": 128, "scale": 0.07},
