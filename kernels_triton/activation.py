@@ -6,7 +6,6 @@ import torch
 
 from kernels_triton.rows import Quantization, run_rows
 
-
 GELU = {"none": "gelu", "tanh": "gelu_tanh"}
 """``approximate`` → kind of row."""
 

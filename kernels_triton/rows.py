@@ -197,8 +197,8 @@ def run_rows(
     quantization: Quantization | None = None,
 ) -> tuple[torch.Tensor, Any, Any]:
     """x: [..., columns]; ``kind``: ``plain``, ``norm`` (runs of ``len(weight)``) or one of ``GATES`` (two halves).
-    ``width``: columns of the result, those beyond the values zero. Returns values, the sum with ``y`` and found scales, ``None``
-    for each that there is not."""
+    ``width``: columns of the result, those beyond the values zero. Returns values, the sum with ``y`` and found scales,
+    ``None`` for each that there is not."""
     flat, other = rows(x), None if y is None else rows(y)
     count, columns = flat.shape
     n = columns // 2 if kind in GATES else weight.shape[0] if weight is not None else columns
