@@ -8,8 +8,8 @@ from typing import Any
 
 from engine.compile.cut import written
 from engine.errors import UserError
-from engine.ops import Op
-from engine.plan.kernels import describe, input_specs
+from engine.ops import Op, Spec
+from engine.plan.kernels import BROKEN, call_facts, describe, input_specs
 from engine.plan_values import Plan
 from engine.program import Call
 from engine.work import BoundCall, Prepare, Work
@@ -29,13 +29,27 @@ def load_target(target: str) -> Callable[..., Any]:
     return found
 
 
+def workspace_of(row: Kernel, attributes: Mapping[str, Any], specs: tuple[Spec, ...]) -> int:
+    """Bytes that the row keeps for such calls. Raises ``UserError`` where it gives no number of bytes."""
+    try:
+        size: object = load_target(row.workspace)({**attributes, **call_facts(specs)})
+    except BROKEN as error:
+        size = f"{type(error).__name__}: {error}"
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return size
+    raise UserError(
+        f"kernel {row.op}/{row.name}: workspace {row.workspace} gave {size!r}, not a number of bytes. Repair the "
+        f"package, or pin another kernel with --kernel {row.op}=NAME."
+    )
+
+
 class Bound:
     """``weights``: every weight of the programs by name; those that a chosen kernel packs and nobody reads in plain
     form leave the mapping, each once its last packed form is made. ``ops``: the vocabulary, fused ops included. Caches
     come with ``attach``, so that they can be sized after packing.
 
     ``calls``: those of each range of the plan; a tensor that is written in place keeps its first name. ``constants``:
-    weights, plain and packed, and caches, by name."""
+    weights, plain and packed, and caches, by name. ``workspace``: bytes that kernels keep to work in."""
 
     def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], weights: dict[str, Any]) -> None:
         self._caches = set(plan.program.caches)
@@ -43,12 +57,17 @@ class Bound:
         choices = {(row.op, row.call): row for row in plan.kernels}
         table = {(row.op, row.name): row for row in rows}
         steps: list[tuple[int, Kernel | None, Call, list[int]]] = []
+        shared: dict[str, int] = {}
         for number, one in enumerate(plan.ranges):
             for call in one.program.calls:
                 choice = choices[call.op, describe(call, input_specs(one.program, call))]
                 row = table.get((call.op, choice.chosen))
                 spots = [at for at in ops[call.op].weights if at < len(call.inputs)] if row and row.pack else []
                 steps.append((number, row, call, spots))
+                if row and row.workspace:
+                    size = workspace_of(row, call.attributes, input_specs(one.program, call))
+                    shared[row.workspace] = max(size, shared.get(row.workspace, 0))
+        self.workspace = sum(shared.values())
         plain = {name for _, _, call, spots in steps for at, name in enumerate(call.inputs) if at not in spots}
         last = {call.inputs[at]: step for step, (_, _, call, spots) in enumerate(steps) for at in spots}
         self.calls: list[list[BoundCall]] = [[] for _ in plan.ranges]

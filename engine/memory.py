@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import UserError
 from engine.program import Program
 from platforms.contract import Memory
 
-ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1}
+ITEM = {
+    **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2},
+    **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1},
+}
 """Bytes of an element. A value of another type counts as 8."""
 
 SCORED_ROWS = 512
@@ -42,8 +46,8 @@ def block_bytes(program: Program) -> int:
 def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
     """Upper estimate of what a step of ``tokens`` tokens and ``seqs`` requests needs beside weights and caches: the
     three largest values, the logits of every row that takes a token or, up to ``SCORED_ROWS``, scores a prompt, and
-    what the sampler makes of them, and what experts make of tokens in one layer. Not counted: scratch of a kernel of
-    its own."""
+    what the sampler makes of them, and what experts make of tokens in one layer. Not counted: what kernels keep to
+    work in."""
     seqs, scored = min(seqs, tokens), min(SCORED_ROWS, tokens)
     logits = program.values[program.outputs["logits"]]
     vocab = logits.shape[-1]
@@ -86,15 +90,14 @@ def kv_space(
     after: Memory,
     share: float,
     exact: int | None,
-    activations: int,
-    graphs: int,
+    needs: Mapping[str, int],
     most: int,
 ) -> Space:
-    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes a user asked for. ``activations`` and
-    ``graphs``: bytes that steps and captured graphs will need. ``most``: blocks that could ever be used. Raises
-    ``UserError`` where not one block fits."""
-    size, kept = block_bytes(program), activations + graphs
-    less = f"{sized(activations)} of activations" + (f" and {sized(graphs)} of graphs" if graphs else "")
+    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes a user asked for. ``needs``: bytes
+    that serving will take besides, by what for (``activations``, ``graphs``). ``most``: blocks that could ever be used.
+    Raises ``UserError`` where not one block fits."""
+    size, kept = block_bytes(program), sum(needs.values())
+    less = " and ".join(f"{sized(nbytes)} of {name}" for name, nbytes in needs.items() if nbytes)
     if exact is not None:
         budget, said = exact, f"{sized(exact)} asked for"
         if exact > after.available:

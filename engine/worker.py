@@ -152,7 +152,7 @@ def _serve(
     graphs = planned_keys(plan)
     with phases("KV cache"):
         planned = _planned(ranges, graphs, plan)
-        space = _space(plan, before, runtime.memory(), planned)
+        space = _space(plan, before, runtime.memory(), planned, bound.workspace)
         bound.attach(make_caches(program, space.blocks, runtime))
     executor = Executor(ranges, bound.constants, runtime)
     with ExitStack() as stack:
@@ -194,7 +194,7 @@ def _planned(ranges: Sequence[BoundRange], keys: Sequence[Key], plan: Plan) -> i
         return 0
 
 
-def _space(plan: Plan, before: Memory, after: Memory, graphs: int) -> Space:
+def _space(plan: Plan, before: Memory, after: Memory, graphs: int, workspace: int) -> Space:
     tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
     return kv_space(
         plan.program,
@@ -202,8 +202,7 @@ def _space(plan: Plan, before: Memory, after: Memory, graphs: int) -> Space:
         after,
         plan["cache.gpu_memory_utilization"],
         plan["cache.kv_cache_memory_bytes"],
-        activation_bytes(plan.program, tokens, seqs),
-        graphs,
+        {"activations": activation_bytes(plan.program, tokens, seqs), "workspaces": workspace, "graphs": graphs},
         seqs * table_width(plan),
     )
 

@@ -14,8 +14,6 @@ def attention(
     blocks: torch.Tensor,
     starts: torch.Tensor,
     lengths: torch.Tensor,
-    k_scale: None = None,
-    v_scale: None = None,
     *,
     heads: int,
     kv_heads: int,

@@ -12,8 +12,6 @@ def rotary_kv_write(
     v: torch.Tensor,
     cache: torch.Tensor,
     slots: torch.Tensor,
-    k_scale: None = None,
-    v_scale: None = None,
     *,
     head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -108,6 +108,18 @@ def spoiling_pack(weights, attributes):
     return found
 
 
+def bytes_of(facts):
+    return 4 * facts["call_shapes"][0][-1]
+
+
+def fewer_than_none(facts):
+    return -1
+
+
+def counting(facts, found=iter(range(1000))):  # noqa: B008
+    return next(found)
+
+
 def environment(profile, facts):
     return Verdict(True, f"PATH is {os.environ.get('PATH', '')[:1]}")
 

@@ -9,11 +9,12 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from engine.bind import workspace_of
 from engine.conformance.calls import calls_of, odd_cases
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.pure import odd_facts, verdict
 from engine.conformance.rows import bands_of, compared, needed, once, ran, suiting
-from engine.ops.compare import same_bits
+from engine.ops.compare import same_bits, specs_of
 from platforms.contract import Kernel
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], str]]]:
             yield f"{at}/{name}", partial(body, subject, row)
         if row.pack:
             yield f"{at}/pack", partial(_packs, subject, row)
+        if row.workspace:
+            yield f"{at}/workspace", partial(_works_in, subject, row)
 
 
 def _needed_somewhere(subject: Subject, row: Kernel) -> str:
@@ -83,7 +86,8 @@ def _imports(subject: Subject, row: Kernel) -> str:
 
 
 def _signature(subject: Subject, row: Kernel) -> str:
-    """Tensors by position, attributes by name; a tensor may have another name, but not another tensor's."""
+    """Tensors by position, attributes by name; a tensor may have another name, but not another tensor's. Optional ones
+    at the end may be absent, where ``accepts`` refuses calls that have them: running the op's cases shows it."""
     if row.op not in subject.ops:
         raise Wrong(f"there is no op {row.op}")
     op, function = subject.ops[row.op], _load(subject, row, "target")
@@ -94,7 +98,7 @@ def _signature(subject: Subject, row: Kernel) -> str:
     tensors = tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     named = tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY)
     misplaced = [name for at, name in enumerate(tensors) if name in op.tensors and op.tensors.index(name) != at]
-    if len(tensors) != len(op.tensors) or misplaced or set(named) != set(op.attributes):
+    if not op.required <= len(tensors) <= len(op.tensors) or misplaced or set(named) != set(op.attributes):
         wanted = f"({', '.join(op.tensors)}, *, {', '.join(op.attributes)})"
         raise Wrong(f"{row.target}{inspect.signature(function)} is not called like the op: {op.name}{wanted}")
     needless = [p.name for p in found[op.required : len(tensors)] if p.default is p.empty]
@@ -229,6 +233,16 @@ def _packs(subject: Subject, row: Kernel) -> str:
             if not all(same_bits(one, other) for one, other in zip(first, second, strict=True)):
                 raise Wrong(f"pack is not the same twice, on {call}")
     return f"{len(calls)} calls"
+
+
+def _works_in(subject: Subject, row: Kernel) -> str:
+    """Bytes for every call that the row takes, the same when asked again."""
+    calls = _few(subject, row)[1]
+    sizes = [[workspace_of(row, call.case.attributes, specs_of(call.inputs)) for _ in range(2)] for call in calls]
+    for call, (first, second) in zip(calls, sizes, strict=True):
+        if first != second:
+            raise Wrong(f"workspace gives {first} bytes, and {second} when asked again, on {call}")
+    return f"{max(size for size, _ in sizes)} bytes"
 
 
 BODIES = {

@@ -17,18 +17,18 @@ class Kernel:
     ``op``: the engine's name. ``name``: unique within the op, what users pin (``--kernel op=name``). ``target``:
     ``"module:attribute"``, imported when bound; called as the op's reference is. ``needs``: asked once per profile.
     ``accepts``: asked once per distinct call, its dtypes, shapes and attributes among the facts. ``priority``: the
-    highest wins, equal ones are an error; below 0 the reference comes before it, unless it is pinned, measured faster,
-    or alone ``batch_invariant``. ``graph_safe``: may be captured. ``graph_batches``: what a captured call of an op that
+    highest wins, equal ones are an error; below 0 the reference comes before it, unless pinned, measured faster, or
+    alone ``batch_invariant``. ``graph_safe``: may be captured. ``graph_batches``: what a captured call of an op that
     looks at requests serves: ``any`` batch, ``uniform`` query lengths, or a ``single`` new token each.
     ``batch_invariant``: a row's result never depends on its neighbours. The rest are lazy targets too, or ``""``:
     ``pack(weight tensors, attributes)`` → tensors in the kernel's own layout, made at load; ``workspace(facts)`` →
-    bytes; ``cache_layout(cache spec)`` → shape, strides and bytes of a KV block; ``prepare(inputs, attributes,
-    captured)``, on ``compute()`` before steps and captures, in no graph, once for calls alike in attributes and program
-    inputs (as host arrays in the step's sizes; caches and weights as they lie, other values without rows; by the op's
-    names), keeps what ``captured`` calls read in place; ``build(profile, target, tensors without data, attributes)`` →
-    units of work without a device: hashable, with ``name``, and ``make()`` → mapping of ``figures`` and ``problems``;
-    ``tune(tensors, attributes, known, measure)``, at start → what was chosen for such calls, as JSON, and is in force
-    from then on: ``known`` if given, whatever the tensors hold, else the best by ``measure(function)`` in seconds.
+    bytes to work in, shared by equal targets; ``cache_layout(cache spec)`` → shape, strides and bytes of a KV block;
+    ``prepare(inputs, attributes, captured)``, on ``compute()`` before steps and captures, in no graph, once for calls
+    alike in attributes and program inputs (as host arrays in the step's sizes; caches and weights as they lie, other
+    values without rows; by the op's names), keeps what ``captured`` calls read in place; ``build(profile, target, empty
+    tensors, attributes)`` → units of work without a device: hashable, with ``name``, and ``make()`` → mapping of
+    ``figures`` and ``problems``; ``tune(tensors, attributes, known, measure)``, at start → what such calls use from
+    then on, as JSON: ``known`` if given, whatever the tensors hold, else the best by ``measure(function)`` in seconds.
     """
 
     op: str

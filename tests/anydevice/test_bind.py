@@ -1,9 +1,12 @@
 """A plan and tensors become a callable: packing, sharing, deleting, caches that come later."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine.bind import Bound
+from engine.errors import UserError
 from engine.fusion import RULES, all_ops
 from engine.models.draft import Draft
 from engine.plan.kernels import Chooser, choose_all
@@ -95,6 +98,29 @@ def test_a_plain_weight_goes_when_its_last_packed_form_is_made_and_not_before():
     found = run(program, (HEAD,), weights, {"x": given})
     torch.testing.assert_close(found["logits"], expected)
     assert weights == {}
+
+
+def of_rows(facts):
+    return 100 if facts["call_shapes"][0][0] == "rows" else 60
+
+
+def of_columns(facts):
+    return facts["call_shapes"][1][1]
+
+
+def fewer_than_none(facts):
+    return -1
+
+
+def test_workspaces_are_added_up_once_for_rows_that_share_one():
+    program, weights = tied(), {"embed": torch.ones(10, 4)}
+    shared = replace(HEAD, pack="", workspace=f"{HERE}:of_rows")
+    other = Kernel("embedding", "plain", f"{HERE}:embedding_twice", workspace=f"{HERE}:of_columns")
+    assert Bound(planned(program, shared, other), OPS, (shared, other), dict(weights)).workspace == 100 + 4
+    assert Bound(planned(program), OPS, (), dict(weights)).workspace == 0
+    broken = replace(shared, workspace=f"{HERE}:fewer_than_none")
+    with pytest.raises(UserError, match=r"linear/turned: workspace .* gave -1, not a number of bytes"):
+        Bound(planned(program, broken), OPS, (broken,), dict(weights))
 
 
 def with_cache():

@@ -96,6 +96,22 @@ def test_a_pack_is_a_function_of_the_weights(name, said):
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bytes_of", ""),
+        ("fewer_than_none", "gave -1, not a number of bytes"),
+        ("counting", "when asked again"),
+        ("good", "TypeError"),
+        ("nothing", "cannot be loaded"),
+    ],
+)
+def test_a_workspace_is_bytes_for_every_call(name, said):
+    found = of_row(norm(good, workspace=f"{HERE}:{name}"), "workspace")
+    assert (found.state, bool(said)) in (("passed", False), ("failed", True)), found
+    assert (said or " bytes") in found.detail
+
+
+@pytest.mark.parametrize(
     ("predicate", "said"),
     [
         (lambda profile, facts: None, "gave None, not a Verdict with a reason"),

@@ -15,7 +15,7 @@ GIB = 2**30
 
 
 def space(before, after, share=0.9, exact=None, activations=0, graphs=0, most=10**9):
-    return kv_space(PROGRAM, before, after, share, exact, activations, graphs, most)
+    return kv_space(PROGRAM, before, after, share, exact, {"activations": activations, "graphs": graphs}, most)
 
 
 def device(available):
