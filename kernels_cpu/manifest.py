@@ -54,6 +54,7 @@ KERNELS: tuple[Kernel, ...] = (
     _row("rms_norm", "torch_fused", "norm", accepts=_SINGLE),
     _row("rotary_kv_write", "torch_inplace", "rotary", accepts=all_of(_MIXED, _unscaled(6))),
     _row("silu_and_mul", "torch_inplace", "activation", accepts=_SINGLE),
+    _row("gelu_and_mul", "torch_inplace", "activation", accepts=_SINGLE),
 )
 
 OFFERS: tuple[FusionOffer, ...] = (FusionOffer("fuse_rope_kvcache", always("one pass over keys instead of two")),)

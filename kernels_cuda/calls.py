@@ -19,6 +19,8 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "flashinfer.norm:rmsnorm": ("input", "weight", "eps", "out"),
         "flashinfer.norm:rmsnorm_quant": ("out", "input", "weight", "scale", "eps"),
         "flashinfer.activation:silu_and_mul": ("input", "out"),
+        "flashinfer.activation:gelu_and_mul": ("input", "out"),
+        "flashinfer.activation:gelu_tanh_and_mul": ("input", "out"),
         "flashinfer.comm:create_allreduce_fusion_workspace": (
             *("backend", "world_size", "rank", "max_token_num", "hidden_dim", "dtype", "gpus_per_node"),
             *("comm_backend", "group"),

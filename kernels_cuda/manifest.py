@@ -7,7 +7,7 @@ from typing import Any
 from kernels_cuda.accepts import attends, attends_in_bfloat16, attends_latents, grouped, stepwise
 from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
-from kernels_triton.calls import alike, columns, whole_rows
+from kernels_triton.calls import alike, columns, known_gate, whole_rows
 from kernels_triton.manifest import ROWS
 from kernels_triton.matmul_calls import one_type, scale_groups, stored_operands, whole_pieces
 from platforms.contract import (
@@ -52,6 +52,12 @@ def _reduces(profile: DeviceProfile, facts: Facts) -> Verdict:
     if not isinstance(width, int) or width % piece or width > piece * _REDUCE_BLOCK:
         return Verdict(False, f"rows of {width}, needs a multiple of {piece} up to {piece * _REDUCE_BLOCK}")
     return Verdict(True, f"{profile.arch} with {ranks} ranks, rows of {width}")
+
+
+def _gelu(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """The library's hyperbolic tangent is the device's own, of 11 bits: near minus one that shows in float16."""
+    coarse = facts.get("approximate") == "tanh" and "float16" in facts.get("call_dtypes", ())
+    return Verdict(not coarse, "a tangent of 11 bits, float16 asks for more" if coarse else "exact for the type")
 
 
 def _row(op: str, module: str, *accepts: Predicate, needs: Predicate = _FLASHINFER, **more: Any) -> Kernel:
@@ -116,6 +122,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     _row("rms_norm", "norm", alike(2, *_HALVES)),
     _row("silu_and_mul", "activation", alike(1, *_HALVES)),
+    _row("gelu_and_mul", "activation", alike(1, *_HALVES), known_gate, _gelu),
     _row(
         "rms_norm_quantize_static",
         "norm",

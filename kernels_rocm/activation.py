@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import torch
 
-from kernels_rocm.library import invoke
+from kernels_rocm.library import invoke, require
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """As the op, for 16-bit types."""
     out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
     invoke("silu", out=out, input=x.contiguous())
+    return out
+
+
+def gelu_and_mul(x: torch.Tensor, *, approximate: str) -> torch.Tensor:
+    """As the op, for 16-bit types."""
+    require("gelu", "gelu_tanh")
+    out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
+    if approximate == "tanh":
+        invoke("gelu_tanh", out=out, input=x.contiguous())
+    else:
+        invoke("gelu", out=out, input=x.contiguous())
     return out
 
 

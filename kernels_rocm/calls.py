@@ -69,6 +69,8 @@ CALLS: Mapping[str, LibraryCall] = MappingProxyType(
             "q_out q q_weight q_eps k_out k k_weight k_eps",
         ),
         "silu": _call("aiter.ops.activation.silu_and_mul", "", "out input"),
+        "gelu": _call("aiter.ops.activation.gelu_and_mul", "", "out input"),
+        "gelu_tanh": _call("aiter.ops.activation.gelu_tanh_and_mul", "", "out input"),
         "silu_dynamic": _call("aiter.ops.activation.silu_and_mul_quant", "0.1.15", "out input scale group_size"),
         "rotary_write": _call(
             "aiter.ops.triton.fusions.fused_kv_cache.fused_qk_rope_reshape_and_cache", "0.1.10", _RESHAPE

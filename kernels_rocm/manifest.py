@@ -7,7 +7,7 @@ from typing import Any
 from kernels_rocm.accepts import HALVES, attends, cached, experts, float8, latents, product, routing
 from kernels_rocm.limits import ALL_REDUCE_RANKS, WIDEST_BLOCK, WIDEST_ROW, gate_vector, group_fits, norm_vector
 from kernels_rocm.needs import aiter
-from kernels_triton.calls import FLOAT8, alike, columns, two_parts, whole_rows
+from kernels_triton.calls import FLOAT8, alike, columns, known_gate, two_parts, whole_rows
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, fact
 
@@ -148,6 +148,12 @@ KERNELS: tuple[Kernel, ...] = (
     _row("add_rms_norm_pad", "norm", aiter("rmsnorm", calls=("norm_pad",)), alike(3, *HALVES), whole_rows(2)),
     _row("dual_rms_norm", "norm", aiter("rmsnorm", calls=("dual_norm",)), alike(3, *HALVES), two_parts, _PART_SIZES),
     _row("silu_and_mul", "activation", aiter("linear", calls=("silu",)), alike(1, *HALVES), _width(0, half=True)),
+    _row(
+        "gelu_and_mul",
+        "activation",
+        aiter("linear", calls=("gelu", "gelu_tanh")),
+        *(alike(1, *HALVES), _width(0, half=True), known_gate),
+    ),
     _row(
         "silu_and_mul_quantize_dynamic",
         "activation",

@@ -11,6 +11,10 @@ FLOAT8 = {"float8_e4m3fn": "dtype.fp8_e4m3fn", "float8_e4m3fnuz": "dtype.fp8_e4m
 """Storage types of 8-bit floats → the feature a device needs for them."""
 
 
+known_gate = fact("approximate", lambda how: how in ("none", "tanh"), "none or tanh")
+"""A form of GELU that kernels have."""
+
+
 def columns(shapes: Any, at: int) -> Any:
     """The last axis of input ``at``, ``None`` where there is none."""
     return shapes[at][-1] if at < len(shapes) and shapes[at] else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_triton.calls import FLOAT8, columns, two_parts, whole_rows
+from kernels_triton.calls import FLOAT8, columns, known_gate, two_parts, whole_rows
 from kernels_triton.matmul_calls import one_type, scale_groups, stored_operands
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, fact, feature, library
 
@@ -115,7 +115,6 @@ def _experts(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(ok, f"{chosen} of {experts} experts" + ("" if ok else ", needs at most 32 of 1024"))
 
 
-_gelu = fact("approximate", lambda how: how in ("none", "tanh"), "none or tanh")
 _float32 = fact("call_dtypes", lambda found: found[0] == "float32", "float32 logits")
 
 
@@ -157,9 +156,9 @@ ROWS: tuple[Kernel, ...] = (
     _row("silu_and_mul", "activation", _types(0)),
     _row("silu_and_mul_quantize_static", "activation", _types(0), _storage),
     _row("silu_and_mul_quantize_dynamic", "activation", _types(0), _storage),
-    _row("gelu_and_mul", "activation", _types(0), _gelu),
-    _row("gelu_and_mul_quantize_static", "activation", _types(0), _storage, _gelu),
-    _row("gelu_and_mul_quantize_dynamic", "activation", _types(0), _storage, _gelu),
+    _row("gelu_and_mul", "activation", _types(0), known_gate),
+    _row("gelu_and_mul_quantize_static", "activation", _types(0), _storage, known_gate),
+    _row("gelu_and_mul_quantize_dynamic", "activation", _types(0), _storage, known_gate),
     _row("penalize", "sampling", _float32),
     _row("draw", "sampling", _float32),
     _row("packed_linear", "packed", _types(0), _packed),

@@ -38,7 +38,8 @@ def native(*ops: str) -> Predicate:
         found = [name for name in ops if name in rows]
         if found:
             return Verdict(True, f"{' and '.join(found)} from a kernel")
-        why = f"the compiler fuses better; custom_ops with +{ops[0]} would bring one"
+        wanted = " or ".join(f"+{name}" for name in ops if name not in QUANTIZERS)
+        why = f"the compiler fuses better; custom_ops with {wanted} would bring one"
         if facts.get("mode") == "NONE":
             why = "nothing is compiled"
         elif facts.get("backend", GENERATOR) != GENERATOR:
@@ -49,7 +50,7 @@ def native(*ops: str) -> Predicate:
 
 
 NORM_QUANT = native("rms_norm", *QUANTIZERS)
-ACT_QUANT = native("silu_and_mul", *QUANTIZERS)
+ACT_QUANT = native("silu_and_mul", "gelu_and_mul", *QUANTIZERS)
 """These two rules alone ask it: no compiler fuses what the others take together."""
 
 

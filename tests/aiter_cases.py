@@ -39,6 +39,8 @@ CASES = [
     ("add_rms_norm_pad", {"tokens": 3, "hidden": 72}, {**EPS, "multiple": 128}),
     ("dual_rms_norm", {"tokens": 3}, {**EPS, "sizes": (96, 64, 8)}),
     ("silu_and_mul", SIZES, {}),
+    ("gelu_and_mul", SIZES, {"approximate": "none"}),
+    ("gelu_and_mul", SIZES, {"approximate": "tanh"}),
     ("silu_and_mul_quantize_dynamic", SIZES, {**FNUZ, **GROUPS}),
     ("silu_and_mul_quantize_static", {"tokens": 3, "hidden": 769}, FNUZ),
     ("rotary_kv_write", HEADS, {"head_dim": 16}),

@@ -27,6 +27,14 @@ def silu_and_mul(out, input, limit=0.0):
     gate, up = input.float().chunk(2, dim=-1)
     out.copy_(torch.nn.functional.silu(gate) * up)
 
+def gelu_and_mul(out, input):
+    gate, up = input.float().chunk(2, dim=-1)
+    out.copy_(torch.nn.functional.gelu(gate) * up)
+
+def gelu_tanh_and_mul(out, input):
+    gate, up = input.float().chunk(2, dim=-1)
+    out.copy_(torch.nn.functional.gelu(gate, approximate="tanh") * up)
+
 def silu_and_mul_quant(out, input, scale, group_size, limit=0.0, shuffle_scale=False):
     assert group_size & (group_size - 1) == 0 and input.is_contiguous()
     gate, up = input.float().chunk(2, dim=-1)

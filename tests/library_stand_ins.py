@@ -26,6 +26,17 @@ def silu_and_mul(input, out=None, enable_pdl=None):
     gate, up = input.float().chunk(2, dim=-1)
     out.copy_(torch.nn.functional.silu(gate) * up)
     return out
+
+def gelu_and_mul(input, out=None, enable_pdl=None):
+    return gelu(input, out, "none")
+
+def gelu_tanh_and_mul(input, out=None, enable_pdl=None):
+    return gelu(input, out, "tanh")
+
+def gelu(input, out, approximate):
+    assert input.is_contiguous()
+    gate, up = input.float().chunk(2, dim=-1)
+    return out.copy_(torch.nn.functional.gelu(gate, approximate=approximate) * up)
 """,
     "comm": """
 class Workspace:

@@ -39,6 +39,8 @@ SINGLE = ("all_reduce_add_rms_norm", "all_reduce_rms_norm")
 CASES = [
     ("flashinfer", "rms_norm", {"tokens": 7, "hidden": 127}, EPS),
     ("flashinfer", "silu_and_mul", {"tokens": 3, "hidden": 769}, {}),
+    ("flashinfer", "gelu_and_mul", {"tokens": 3, "hidden": 769}, {"approximate": "none"}),
+    ("flashinfer", "gelu_and_mul", {"tokens": 3, "hidden": 769}, {"approximate": "tanh"}),
     ("flashinfer", "rms_norm_quantize_static", {"tokens": 5, "hidden": 64}, {**EPS, **FN}),
     ("flashinfer", "add_rms_norm_quantize_static", {"tokens": 5, "hidden": 64}, {**EPS, **FN}),
     ("flashinfer", "all_reduce_add_rms_norm", {"tokens": 5, "hidden": 64}, {**EPS, "group": "tp"}),

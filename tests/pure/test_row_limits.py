@@ -25,12 +25,18 @@ HALF = "bfloat16"
 def call(op: str, width: int, dtype: str = HALF, weight: str = HALF, **attributes: object) -> dict[str, object]:
     """Facts of a call of an op on rows of ``width``."""
     rows = 2 if "add_" in op else 1
-    gated = op.startswith("silu")
+    gated = op.startswith(("silu", "gelu"))
     shapes = [("tokens", width * (2 if gated else 1))] * rows + ([] if gated else [(width,)])
     dtypes = [dtype] * rows + ([] if gated else [weight])
     if op.endswith("_static"):
         shapes, dtypes = [*shapes, (1,)], [*dtypes, "float32"]
-    facts = {"call_shapes": tuple(shapes), "call_dtypes": tuple(dtypes), "call_dtype": dtype, "graph_mode": "FULL"}
+    facts = {
+        "call_shapes": tuple(shapes),
+        "call_dtypes": tuple(dtypes),
+        "call_dtype": dtype,
+        "graph_mode": "FULL",
+        "approximate": "none",
+    }
     return {**facts, "tensor_parallel_size": 2, **attributes}
 
 
@@ -38,7 +44,9 @@ def takes(row, profile, facts) -> bool:
     return bool(row.needs(profile, facts)) and bool(row.accepts(profile, facts))
 
 
-@pytest.mark.parametrize("op", ["rms_norm", "silu_and_mul", "all_reduce_rms_norm", "all_reduce_add_rms_norm"])
+@pytest.mark.parametrize(
+    "op", ["rms_norm", "silu_and_mul", "gelu_and_mul", "all_reduce_rms_norm", "all_reduce_add_rms_norm"]
+)
 def test_rows_are_whole_vectors_up_to_the_widest(op):
     """Odd widths corrupt the columns of later rows (ROCm/aiter issue 5044)."""
     profile, row = described("rocm", "gfx942"), LIBRARY[op]
@@ -117,7 +125,7 @@ def test_groups_of_128_where_the_kernel_has_them(target, gated):
     assert takes(LIBRARY[op], profile, per_row) is not gated
 
 
-@pytest.mark.parametrize("op", sorted({*FLASHINFER} - {"silu_and_mul"}))
+@pytest.mark.parametrize("op", sorted({*FLASHINFER} - {"silu_and_mul", "gelu_and_mul"}))
 def test_H_FUS_03_types_must_agree(op):
     profile, row = described("cuda", "sm_90"), FLASHINFER[op]
     more = {"storage": "float8_e4m3fn"} if op.endswith("_static") else {}
@@ -127,6 +135,16 @@ def test_H_FUS_03_types_must_agree(op):
     assert not takes(row, profile, call(op, 4096, HALF, "float32", **more))
     assert not takes(row, profile, call(op, 4096, HALF, "float16", **more))
     assert takes(row, profile, call(op, 4096, "float32", "float32", **more)) is (op.startswith("all") and not more)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("approximate", ["none", "tanh", "sigmoid"])
+def test_a_coarse_tangent_is_kept_from_types_that_would_show_it(approximate, dtype):
+    """FlashInfer calls ``tanh.approx.f32``, whose relative error is up to 2**-11."""
+    facts = call("gelu_and_mul", 64, dtype, approximate=approximate)
+    verdict = FLASHINFER["gelu_and_mul"].accepts(described("cuda", "sm_90"), facts)
+    assert bool(verdict) is ((approximate, dtype) in {("none", "bfloat16"), ("none", "float16"), ("tanh", "bfloat16")})
+    assert verdict or any(word in verdict.reason for word in ("11 bits", "needs none or tanh", "float32"))
 
 
 @pytest.mark.parametrize("op", ["rms_norm_quantize_static", "add_rms_norm_quantize_static"])
