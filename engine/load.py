@@ -37,19 +37,31 @@ def _values(weight: Weight, checkpoint: Checkpoint, runtime: Runtime, report: Ca
     import torch
 
     whole = torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device=runtime.device)
+    if weight.format == "group eight":
+        return whole.fill_(8)
     rows = whole.view(-1, *weight.shape[-1:]) if len(weight.shape) > 2 else whole
     at = 0
     for name in weight.tensors:
-        if weight.format == "dense":
-            part = checkpoint.read_values(name)
-        else:
-            part = _flavoured(checkpoint.read(name), weight.dtype)
+        part = _part(weight, name, checkpoint)
         rows[at : at + part.shape[0]].copy_(part)
         at += part.shape[0]
-        report(checkpoint.tensors[name].nbytes)
+        report(checkpoint.cost(name))
     if at != rows.shape[0]:
         raise ValueError(f"weight {weight.name}: {at} rows were read, its shape is {weight.shape}")
     return whole
+
+
+def _part(weight: Weight, name: str, checkpoint: Checkpoint) -> Any:
+    """The rows of ``weight`` that tensor ``name`` brings, on the host."""
+    from engine.ops.packed import pack
+
+    if weight.format == "dense":
+        return checkpoint.read_values(name)
+    if weight.format.startswith("packed "):
+        return pack(checkpoint.read_part(name))
+    if weight.format.startswith("group "):
+        return checkpoint.read_part(name)
+    return _flavoured(checkpoint.read(name), weight.dtype)
 
 
 def _flavoured(part: Any, dtype: str) -> Any:
@@ -74,7 +86,7 @@ def _scales(weight: Weight, program: Program, checkpoint: Checkpoint, report: Ca
             found.append(torch.ones(1))
             continue
         scale = checkpoint.read_scale(name)
-        report(checkpoint.tensors[name].nbytes)
+        report(checkpoint.cost(name))
         if kind == "tensor":
             height = checkpoint.tensors[f"{name.rpartition('.')[0]}.weight"].shape[0]
             found.append(scale.flatten().expand(height))

@@ -30,7 +30,9 @@ class Weight:
     ``format`` names the storage that kernels accept: ``dense``, or a kind and the reach of its scales (``float8
     tensor``, ``float8 channel``, ``int8 block``). Scales are float32: ``scale tensor`` (one value per tensor, repeated
     for each of its rows), ``scale channel``, ``scale block``, ``scale largest`` (one value, the largest of all),
-    ``scale kv`` (one value, of cached keys or values; 1 where the checkpoint has none)."""
+    ``scale kv`` (one value, of cached keys or values; 1 where the checkpoint has none). Weights of four bits, ``packed
+    int4`` or ``packed mxfp4``, are as ``engine.ops.packed`` lays them, with ``group scale`` in the type of activations
+    or ``group exponent`` and ``group zero`` in bytes, [rows, groups]; ``group eight``: zeros that are all 8."""
 
     name: str
     dtype: str

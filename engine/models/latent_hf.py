@@ -45,7 +45,7 @@ def read_score_factor(fields: Fields, values: Mapping[str, object], rope: Rope) 
 def check_pairs(fields: Fields, mla: Mla, heads: int, scheme: Quantization | None) -> None:
     """Raises ``UserError`` where rotated rows, which loading brings from pairs into halves, would leave the block whose
     scale is theirs."""
-    if scheme is None or scheme.block is None or not mla.interleaved:
+    if scheme is None or scheme.block is None or scheme.weights == "group" or not mla.interleaved:
         return
     rows = scheme.block[0]
     starts = [mla.kv_rank, *(head * (mla.nope + mla.rope) + mla.nope for head in range(min(heads, rows)))]

@@ -8,6 +8,7 @@ from typing import Any
 from engine.models.config import ModelConfig, Quantization
 from engine.models.draft import Draft
 from engine.models.layout import Layout
+from engine.models.packed import has_groups, packed_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +74,21 @@ class Layer:
         if bias:
             tensors = tuple(f"{module}.bias" for module in names)
             axis = 0 if shard == 0 else None
-            given = [self._weight(f"{name}.bias", shape[:1], tensors, shard=axis, once=shard == 1)]
+            given = [self.weight(f"{name}.bias", shape[:1], tensors, shard=axis, once=shard == 1)]
         tensors = tuple(f"{module}.weight" for module in names)
-        if not self._stored(names, parts):
-            weight = self._weight(name, shape, tensors, shard=shard)
+        if not self._stored(names, parts, shape[1]):
+            weight = self.weight(name, shape, tensors, shard=shard)
             return self.draft.call("linear", x, weight, *given, into=self.at + into)
         scheme = self.model.quantization
         assert scheme is not None
+        if scheme.packed:
+            return packed_linear(self, x, name, names, shape, self.at + into, shard, given)
         block, side = (scheme.block, shard) if scheme.weights == "block" else (None, 0 if shard == 0 else None)
         counts = (-(-shape[0] // block[0]), -(-shape[1] // block[1])) if block else shape[:1]
         scales = tuple(f"{module}.{scheme.scale}" for module in names)
         weights = [
-            self._weight(name, shape, tensors, self.layout.storage, f"{scheme.kind} {scheme.weights}", shard=shard),
-            self._weight(f"{name}.scale", counts, scales, "float32", f"scale {scheme.weights}", shard=side),
+            self.weight(name, shape, tensors, self.layout.storage, f"{scheme.kind} {scheme.weights}", shard=shard),
+            self.weight(f"{name}.scale", counts, scales, "float32", f"scale {scheme.weights}", shard=side),
         ]
         activations = self._quantize(x, name, names, scheme)
         result = self.layout.dtype
@@ -93,7 +96,7 @@ class Layer:
             "scaled_linear", *activations, *weights, *given, into=self.at + into, result=result, block=block
         )
 
-    def _weight(
+    def weight(
         self,
         name: str,
         shape: tuple[int, ...],
@@ -104,14 +107,18 @@ class Layer:
     ) -> str:
         return self.draft.weight(self.at + name, dtype or self.layout.dtype, shape, tensors, format=format, **more)
 
-    def _stored(self, modules: tuple[str, ...], parts: tuple[int, ...]) -> bool:
-        """Whether the device multiplies these weights as they are stored. Modules of different kinds, and blocks that
-        would lie across two modules, are unpacked."""
+    def _stored(self, modules: tuple[str, ...], parts: tuple[int, ...], columns: int) -> bool:
+        """Whether the device multiplies these weights as they are stored. Modules of different kinds, blocks that would
+        lie across two modules, and groups that the op does not have, are unpacked."""
         scheme, storage = self.model.quantization, self.layout.storage
-        if scheme is None or not storage or scheme.activations == "none" or any(map(scheme.ignores, modules)):
+        if scheme is None or not storage or any(map(scheme.ignores, modules)):
+            return False
+        if scheme.activations == "none" and not scheme.packed:
             return False
         if storage.partition("_")[0] != scheme.kind:
             raise ValueError(f"weights are stored as {scheme.storage}, the layout multiplies {storage}")
+        if scheme.packed:
+            return has_groups(scheme, columns)
         return scheme.block is None or not any(part % scheme.block[0] for part in parts[:-1])
 
     def _quantize(self, x: str, name: str, modules: tuple[str, ...], scheme: Quantization) -> tuple[str, ...]:
@@ -119,7 +126,7 @@ class Layer:
         draft, storage = self.draft, self.layout.storage
         if scheme.activations == "static":
             tensors = tuple(f"{module}.input_scale" for module in modules)
-            scale = self._weight(f"{name}.input_scale", (1,), tensors, "float32", "scale largest")
+            scale = self.weight(f"{name}.input_scale", (1,), tensors, "float32", "scale largest")
             return draft.call("quantize_static", x, scale, into=f"{self.at}{name}.stored", storage=storage), scale
         columns = scheme.block[1] if scheme.block and scheme.activations == "group" else 0
         into = (f"{x}.stored", f"{x}.scales")

@@ -34,7 +34,7 @@ def unpack(packed: Any, columns: int) -> Any:
     return torch.stack((runs & 15, runs >> 4), dim=-2).flatten(1)[:, :columns]
 
 
-def _e2m1(bits: Any) -> Any:
+def e2m1(bits: Any) -> Any:
     """4-bit floats (sign, two bits of exponent, one of mantissa), int32 0..15 → float32. Source: the same
     specification, section 5.3.3."""
     import torch
@@ -102,7 +102,7 @@ def packed_linear(
     wide = torch.promote_types(x.dtype, torch.float32)
     stored = unpack(weight, x.shape[1])
     if format == "mxfp4":
-        values, factors = _e2m1(stored.to(torch.int32)).to(wide), torch.exp2(scales.to(wide) - BIAS)
+        values, factors = e2m1(stored.to(torch.int32)).to(wide), torch.exp2(scales.to(wide) - BIAS)
     else:
         offset = 8 if zeros is None else zeros.to(wide).repeat_interleave(group, 1)
         values, factors = stored.to(wide) - offset, scales.to(wide)

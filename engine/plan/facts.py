@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
-from platforms.contract import DeviceProfile
+from platforms.contract import DeviceProfile, Verdict
 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 DECIDED = {
@@ -73,12 +74,20 @@ def check_stages(ledger: Ledger, model: ModelConfig) -> None:
         )
 
 
-def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str) -> Decision:
-    """The dtype in which the device multiplies quantised weights, ``None`` where they are unpacked."""
+def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str, willing: Mapping[str, Verdict]) -> Decision:
+    """The dtype in which the device multiplies quantised weights, ``None`` where they are unpacked. ``willing``: what
+    each row that multiplies weights of four bits says of the device."""
     key, scheme = "model.quantization", model.quantization
     if scheme is None:
         return Decision(key, None, "derived", "the linear layers are stored dense")
     words = f"{scheme.method}, {scheme.storage} weights per {scheme.weights}, activations {scheme.activations}"
+    if scheme.packed:
+        found = [name for name, verdict in willing.items() if verdict]
+        if found:
+            return Decision(key, scheme.storage, "derived", f"{words}; multiplied as they are by {', '.join(found)}")
+        said = "; ".join(f"{name}: {verdict.reason}" for name, verdict in willing.items())
+        said = said or "the platform has no row that multiplies them"
+        return Decision(key, None, "derived", f"{words}: unpacked to {dtype}, {said}")
     if scheme.activations == "none":
         return Decision(key, None, "derived", f"{words}: unpacked to {dtype}")
     for flavour in FLAVOURS.get(scheme.storage, ()):

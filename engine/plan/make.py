@@ -13,13 +13,16 @@ from engine.models.config import ModelConfig
 from engine.plan import backend, captures, modes, pieces, sizes
 from engine.plan.facts import PARALLEL, check_stages, decide_storage, model_facts
 from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
-from engine.plan.kernels import Chooser, check_idle_pins, choose_all, choose_ranges
+from engine.plan.kernels import Chooser, ask, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
 from engine.plan.ranges import compiled_sizes, with_fixed, with_pieces
 from engine.plan.sampling import choose_sampling
 from engine.plan.tables import Tables, told
 from engine.plan_values import Given, Plan, digest
-from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, PlatformPlugin, Verdict
+from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Verdict
+
+PACKED = "packed_linear"
+"""The op that multiplies weights of four bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def make_plan(
     mode = ledger.decisions["compilation.mode"].value
     base = backend.decide_custom_ops(ledger, mode, model, profile, compilers)
     dtype = sizes.decide_dtype(ledger, profile, model)
-    storage = ledger.settle(decide_storage(profile, model, dtype)) or ""
+    willing = {row.name: _needed(row, profile, facts, observations) for row in tables.kernels if row.op == PACKED}
+    storage = ledger.settle(decide_storage(profile, model, dtype, willing)) or ""
     sizes.decide_cache(ledger, profile, model, dtype)
     sizes.decide_scheduler(ledger, model)
     most = ledger.decisions["scheduler.max_num_batched_tokens"].value
@@ -163,6 +167,12 @@ def _fingerprint(plan: Plan, model: ModelConfig) -> str:
         "between": plan.between,
     }
     return digest(body)
+
+
+def _needed(row: Kernel, profile: DeviceProfile, facts: Facts, observations: Observations) -> Verdict:
+    """Whether a row can be used on the device, whatever the call."""
+    refused = observations.refused.get((row.op, row.name))
+    return ask(row.needs, profile, facts) if refused is None else Verdict(False, f"first touch: {refused}")
 
 
 def _captures(observations: Observations, tables: Tables, profile: DeviceProfile, facts: Facts) -> Verdict:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
+from engine.models.quantization import Quantization
+from engine.weights import four_bits
 from engine.weights.expected import check_tensors
+from engine.weights.expected_parts import in_halves
 from engine.weights.gguf_checkpoint import read_gguf_checkpoint
+from engine.weights.packed_parts import GROUPS_OF_COLUMNS, SHAPE, read_with
 from engine.weights.safetensors_checkpoint import read_safetensors_checkpoint
-from engine.weights.stored import checked, unpacked
-from engine.weights.tensor_info import TensorInfo, read_dense, read_packed
+from engine.weights.stored import checked, checked_group, unpacked
+from engine.weights.tensor_info import TensorInfo, read_dense, read_packed, row_order
 
 if TYPE_CHECKING:
     import torch
@@ -43,17 +47,52 @@ class Checkpoint:
         self.reads[name] += 1
         return read_dense(self.tensors[name])
 
+    def cost(self, name: str) -> int:
+        """Bytes of the file that are read for ``name``, a tensor or a weight that others stand for."""
+        return sum(self.tensors[own].nbytes for own in read_with(self.config.quantization, name, self.tensors))
+
     def read_scale(self, name: str) -> torch.Tensor:
         """[*shape] float32 on the host. Raises ``UserError`` where a value is not finite or not above zero."""
         return checked(self.read(name), self.tensors[name])
 
     def read_values(self, name: str) -> torch.Tensor:
-        """[*shape] on the host: what the tensor stands for, float32 where it is stored quantised. Raises
-        ``UserError``."""
+        """[*shape] on the host: what the tensor stands for, float32 where it is stored quantised, under its own name or
+        in parts. Raises ``UserError``."""
         scheme, module = self.config.quantization, name.removesuffix(".weight")
+        if scheme is not None and scheme.packed and name not in self.tensors:
+            zeros = self.read_part(f"{module}.{scheme.zero}") if scheme.zero else None
+            scales = self.read_part(f"{module}.{scheme.scale}")
+            return four_bits.unpacked(scheme, self.read_part(f"{module}.{scheme.weight}"), scales, zeros)
         if scheme is None or self.tensors[name].format != scheme.storage:
             return self.read(name)
         return unpacked(self.read(name), self.read_scale(f"{module}.{scheme.scale}"), scheme.block)
+
+    def read_part(self, name: str) -> torch.Tensor:
+        """A part of a matrix of four bits, on the host, in the order of its rows: the values, uint8 [rows, columns];
+        the zeros, uint8 [rows, groups]; the scales, float32 [rows, groups], or their exponents, uint8. Raises
+        ``UserError`` where columns of a group are apart, or a scale is no number."""
+        info, scheme, (module, _, end) = self.tensors[name], self.config.quantization, name.rpartition(".")
+        assert scheme is not None and info.part_of is not None
+        rows = info.part_of[0]
+        if end == scheme.weight:
+            self._check_parts(scheme, module, info.part_of)
+            found = four_bits.values(scheme, self.read(name), info.part_of)
+        elif end == scheme.zero:
+            found = four_bits.zeros(scheme, self.read(name), rows)
+        else:
+            found = four_bits.scales(scheme, checked_group(self.read(name), info), rows)
+        order = row_order(in_halves(self.config, replace(info, name=f"{module}.weight", shape=info.part_of)))
+        return found if order is None else found[order]
+
+    def _check_parts(self, scheme: Quantization, module: str, shape: tuple[int, int]) -> None:
+        groups, said = f"{module}.{GROUPS_OF_COLUMNS}", f"{module}.{SHAPE}"
+        if groups in self.tensors:
+            four_bits.check_runs(self.read(groups), scheme.group(shape[1]), f"{self.path}: {module}")
+        if said in self.tensors and (found := tuple(self.read(said).tolist())) != shape:
+            raise UserError(
+                f"{self.tensors[said].file}: tensor {said!r} says {list(found)}, its config asks {list(shape)}; fetch "
+                "the checkpoint again"
+            )
 
     def read_packed(self, name: str) -> torch.Tensor:
         """uint8 [rows, bytes per row] on the host: the stored blocks, for kernels that take them."""

@@ -10,6 +10,7 @@ from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.weights.expected_parts import attention, experts, in_halves, latent_attention, mlp
 from engine.weights.gguf_types import BY_FORMAT, WITHOUT_DEQUANTISATION
+from engine.weights.packed_parts import check_part, wanted_parts
 from engine.weights.stored import may_be_stored, stored_scales
 from engine.weights.tensor_info import DENSE_FORMATS, STORED_FORMATS, TensorInfo
 
@@ -52,7 +53,9 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
     """The expected tensors out of ``found``, in order, and the scales of those that are stored quantised. Raises
     ``UserError`` naming the tensor that is missing, of another shape, or in a format nobody reads; logs one line for
     each tensor that is not used."""
-    expected = expected_shapes(config)
+    shapes = expected_shapes(config)
+    packed = wanted_parts(config, shapes, found)
+    expected = [own for name in shapes for own in packed.get(name, (name,))]
     missing = [name for name in expected if name not in found]
     if missing == [HEAD]:
         raise UserError(
@@ -65,20 +68,29 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
             f"{path}: {config.architecture} of {config.num_layers} layers needs {len(expected)} tensors; missing: "
             f"{', '.join(missing[:_NAMED])}{more}; fetch the checkpoint again"
         )
-    for name, shape in expected.items():
-        info = found[name]
-        if info.shape != shape:
-            raise UserError(f"{info.file}: tensor {name!r} has shape {list(info.shape)}, its config asks {list(shape)}")
-        if info.format in STORED_FORMATS and not may_be_stored(config.quantization, name, shape):
-            raise UserError(
-                f"{info.file}: tensor {name!r} is stored as {info.format}, its config says that it is not quantised; "
-                "fetch the checkpoint again, or mend 'quantization_config'"
-            )
-        if not is_readable(info.format) and info.format not in STORED_FORMATS:
-            raise UserError(f"{info.file}: tensor {name!r} is stored as {info.format!r}, which cannot be read")
-    scales = stored_scales(path, config, expected, found)
-    _log_unused(path, config, {*expected, *scales}, found)
-    return {name: in_halves(config, found[name]) for name in (*expected, *scales)}
+    made: dict[str, TensorInfo] = {}
+    for name, shape in shapes.items():
+        if name in packed:
+            made |= {own: check_part(found[own], part, shape) for own, part in packed[name].items()}
+        else:
+            _check_shape(config, found[name], name, shape)
+            made[name] = in_halves(config, found[name])
+    scales = stored_scales(path, config, shapes, found)
+    made |= {name: in_halves(config, info) for name, info in scales.items()}
+    _log_unused(path, config, made, found)
+    return made
+
+
+def _check_shape(config: ModelConfig, info: TensorInfo, name: str, shape: tuple[int, ...]) -> None:
+    if info.shape != shape:
+        raise UserError(f"{info.file}: tensor {name!r} has shape {list(info.shape)}, its config asks {list(shape)}")
+    if info.format in STORED_FORMATS and not may_be_stored(config.quantization, name, shape):
+        raise UserError(
+            f"{info.file}: tensor {name!r} is stored as {info.format}, its config says that it is not quantised; "
+            "fetch the checkpoint again, or mend 'quantization_config'"
+        )
+    if not is_readable(info.format) and info.format not in STORED_FORMATS:
+        raise UserError(f"{info.file}: tensor {name!r} is stored as {info.format!r}, which cannot be read")
 
 
 def is_readable(format: str) -> bool:

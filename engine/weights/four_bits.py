@@ -1,7 +1,9 @@
-"""Weights of four bits as checkpoints lay them out, into that of ``engine.ops.packed``.
+"""Weights of four bits as checkpoints lay them out, and what they stand for.
 
-All keep eight values in an int32, the first in its lowest bits; they differ in which eight. Sources: AutoAWQ's
-``WQLinear_GEMM``, AutoGPTQ's ``QuantLinear``, compressed-tensors' ``pack-quantized``.
+Layouts: ``awq``, ``gptq`` and ``rows`` keep eight values in an int32, ``awq`` eight rows of one column in an order of
+its own, ``gptq`` eight columns of one row, turned on its side, ``rows`` the same upright; ``pairs`` keeps two columns
+in a byte. The first lies in the lowest bits. Sources: AutoAWQ's ``WQLinear_GEMM``, AutoGPTQ's ``QuantLinear``,
+compressed-tensors' ``pack-quantized`` and ``mxfp4-pack-quantized``.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
+from engine.models.quantization import Quantization
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Column, within its eight, that each four bits hold."""
+"""Row, within its eight, that each four bits hold."""
+PLAIN_ORDER = tuple(range(8))
 
 
-def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = PLAIN_ORDER) -> Tensor:
     """int32 → uint8 with eight times the length along ``axis``. ``order``: where, within its eight, each four bits
     belong."""
     import torch
@@ -26,45 +30,68 @@ def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = tuple(range(8))) 
     return torch.stack(parts, dim=axis + 1).flatten(axis, axis + 1)
 
 
-def from_awq(qweight: Tensor, scales: Tensor, qzeros: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """qweight: int32 [in, out / 8]; scales: [groups, out]; qzeros: int32 [groups, out / 8] → values uint8 [out, in],
-    scales [out, groups], zeros uint8 [out, groups]."""
-    return nibbles(qweight, 1, AWQ_ORDER).T, scales.T, nibbles(qzeros, 1, AWQ_ORDER).T
+def values(scheme: Quantization, stored: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 0..15 of ``shape`` [rows, columns]. stored: int32 [columns, rows / 8] (``awq``), [columns / 8, rows]
+    (``gptq``), [rows, columns / 8] (``rows``), sizes rounded up, or uint8 [rows, columns / 2] (``pairs``)."""
+    if scheme.layout == "pairs":
+        found = _halves(stored)
+    elif scheme.layout == "awq":
+        found = nibbles(stored, 1, AWQ_ORDER).T
+    else:
+        found = nibbles(stored, 0).T if scheme.layout == "gptq" else nibbles(stored, 1)
+    return found[: shape[0], : shape[1]]
 
 
-def from_gptq(
-    qweight: Tensor, scales: Tensor, qzeros: Tensor, g_idx: Tensor | None, name: str, one_less: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
-    """qweight: int32 [in / 8, out]; scales: [groups, out]; qzeros: int32 [groups, out / 8], ``one_less`` than the zeros
-    they mean; g_idx: int32 [in], the group of each column → as ``from_awq``. Raises ``UserError`` naming ``name`` for
-    columns whose groups are not runs (activation order)."""
-    import torch
-
-    values = nibbles(qweight, 0).T
-    columns, groups = values.shape[1], scales.shape[0]
-    if g_idx is not None:
-        runs = torch.arange(columns, device=g_idx.device) // -(-columns // groups)
-        if not torch.equal(g_idx.long(), runs):
-            raise UserError(
-                f"{name}: its columns were quantised in order of activation (desc_act: g_idx is not in runs), "
-                "which no kernel here reads; use a checkpoint made with desc_act false"
-            )
-    zeros = nibbles(qzeros, 1).T
+def zeros(scheme: Quantization, stored: Tensor, rows: int) -> Tensor:
+    """uint8 0..15 [rows, groups]. stored: int32 [groups, rows / 8], or [rows / 8, groups] (``rows``), sizes rounded
+    up."""
+    if scheme.layout == "rows":
+        return nibbles(stored, 0)[:rows]
+    found = nibbles(stored, 1, AWQ_ORDER if scheme.layout == "awq" else PLAIN_ORDER).T[:rows]
     # Added within four bits, as the format's own kernels do.
-    return values, scales.T, (zeros + 1 & 15 if one_less else zeros)
+    return found + 1 & 15 if scheme.one_less else found
 
 
-def from_compressed(
-    packed: Tensor, scales: Tensor, zeros: Tensor | None, columns: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """packed: int32 [out, ceil(in / 8)]; scales: [out, groups]; zeros: int32 [ceil(out / 8), groups] → as ``from_awq``;
-    no zeros mean 8."""
-    values = nibbles(packed, 1)[:, :columns]
-    return values, scales, None if zeros is None else nibbles(zeros, 0)[: packed.shape[0]]
+def scales(scheme: Quantization, stored: Tensor, rows: int) -> Tensor:
+    """[rows, groups], exponents as they are. stored: [groups, rows] (``awq``, ``gptq``), [rows, groups] or [rows]."""
+    return stored.T if scheme.layout in ("awq", "gptq") else stored.reshape(rows, -1)
 
 
-def from_pairs(packed: Tensor) -> Tensor:
-    """uint8 [out, in / 2], the even column in the low bits → uint8 [out, in]. MXFP4 lies like that."""
+def check_runs(g_idx: Tensor, group: int, name: str) -> None:
+    """g_idx: [columns], the group of each. Raises ``UserError`` naming ``name`` where groups are not runs of columns
+    (activation order)."""
     import torch
 
-    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
+    runs = torch.arange(g_idx.shape[0], device=g_idx.device) // group
+    if not torch.equal(g_idx.long(), runs):
+        raise UserError(
+            f"{name}: its columns were quantised in order of activation (desc_act: its groups are not runs of "
+            f"{group} columns), which no kernel here reads; use a checkpoint made with desc_act false"
+        )
+
+
+def unpacked(scheme: Quantization, values: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
+    """What packed values stand for, float32 [rows, columns]: values less zeros (8 where there are none) times scales,
+    or 4-bit floats times powers of two. values: uint8 [rows, columns]; scales: [rows, groups], uint8 exponents for
+    ``mxfp4``; zeros: uint8 [rows, groups]."""
+    import torch
+
+    from engine.ops.packed import BIAS, e2m1
+
+    group = scheme.group(values.shape[1])
+    if scheme.kind == "mxfp4":
+        whole, sizes = e2m1(values.to(torch.int32)), torch.exp2(scales.float() - BIAS)
+    else:
+        whole, sizes = values.to(torch.float32), scales.float()
+    for at, part in enumerate(whole.split(group, 1)):
+        if scheme.kind == "int4":
+            part -= 8 if zeros is None else zeros[:, at : at + 1]
+        part *= sizes[:, at : at + 1]
+    return whole
+
+
+def _halves(pairs: Tensor) -> Tensor:
+    """uint8 [rows, columns / 2], the even column in the low bits → uint8 [rows, columns]."""
+    import torch
+
+    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)

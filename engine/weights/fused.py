@@ -26,6 +26,7 @@ def canonical(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str,
     """``found`` with fused modules apart, each part a view of the file, and scales under one name. Raises ``UserError``
     naming a fused tensor that cannot be cut where its parts meet."""
     made: dict[str, TensorInfo] = {}
+    scheme = config.quantization
     for name, info in found.items():
         at = _LAYER.fullmatch(name)
         fused = _parts(config).get(at[2].rpartition(".")[0]) if at else None
@@ -33,6 +34,11 @@ def canonical(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str,
             made[name] = info
         elif fused is not None:
             suffix = at[2].rpartition(".")[2]
+            if scheme is not None and scheme.packed and suffix not in ("weight", "bias"):
+                raise UserError(
+                    f"{info.file}: tensor {name!r} holds {' and '.join(fused)} in one, in {scheme.kind}; use a "
+                    "checkpoint that stores them apart"
+                )
             for part, one in zip(fused, _cut(config, info, tuple(fused.values())), strict=True):
                 own = f"{at[1]}{part}.{suffix}"
                 made.setdefault(own, replace(one, name=own))

@@ -22,6 +22,7 @@ MAX_DIMENSIONS = 8
 _FORMATS = {
     **{"F32": "float32", "BF16": "bfloat16", "F16": "float16"},
     **{"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "I8": "int8", "U8": "uint8", "I32": "int32"},
+    "I64": "int64",
 }
 _BYTES = {
     **dict.fromkeys(("F64", "I64", "U64"), 8),

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 KV_SCALES = (".self_attn.k_scale", ".self_attn.v_scale")
 _NEVER = ("model.embed_tokens.weight",)
-_MAYBE = ("lm_head.weight", ".mlp.gate.weight", ".block_sparse_moe.gate.weight")
+MAYBE = ("lm_head.weight", ".mlp.gate.weight", ".block_sparse_moe.gate.weight")
 """Ends of names that writers leave dense without saying so."""
+NO_NUMBER = 255
+"""Of an exponent that is a byte, e8m0: OCP Microscaling Formats (MX) Specification 1.0, section 5.4.1."""
 
 
 def stored_scales(
@@ -29,8 +31,8 @@ def stored_scales(
     scheme, made = config.quantization, {name: info for name, info in found.items() if name.endswith(KV_SCALES)}
     for info in made.values():
         if info.shape not in ((), (1,)):
-            _refuse(info, "one value")
-    if scheme is None:
+            refuse(info, "one value")
+    if scheme is None or scheme.packed:
         return made
     for name, shape in shapes.items():
         module = name.removesuffix(".weight")
@@ -38,7 +40,7 @@ def stored_scales(
             continue
         info = found[name]
         if info.format != scheme.storage:
-            if name.endswith(_MAYBE) and info.format in DENSE_FORMATS:
+            if name.endswith(MAYBE) and info.format in DENSE_FORMATS:
                 continue
             raise UserError(
                 f"{info.file}: tensor {name!r} is stored as {info.format}, the config says {scheme.storage}; list "
@@ -51,9 +53,9 @@ def stored_scales(
             if scale not in found:
                 raise UserError(f"{path}: tensor {scale!r} is missing, and {name!r} has no meaning without it")
             if found[scale].shape not in known:
-                _refuse(found[scale], f"{' or '.join(str(list(one)) for one in known)}, one {scheme.weights} each")
+                refuse(found[scale], f"{' or '.join(str(list(one)) for one in known)}, one {scheme.weights} each")
             if found[scale].format not in DENSE_FORMATS:
-                _refuse(found[scale], f"{' or '.join(DENSE_FORMATS)}")
+                refuse(found[scale], f"{' or '.join(DENSE_FORMATS)}")
             made[scale] = found[scale]
     return made
 
@@ -74,7 +76,7 @@ def _shapes(scheme: Quantization, shape: tuple[int, ...]) -> tuple[tuple[int, ..
     return ((-(-shape[0] // scheme.block[0]), -(-shape[1] // scheme.block[1])),)
 
 
-def _refuse(info: TensorInfo, wanted: str) -> None:
+def refuse(info: TensorInfo, wanted: str) -> None:
     raise UserError(
         f"{info.file}: tensor {info.name!r} is {info.format}{list(info.shape)}, its config asks for {wanted}; fetch "
         "the checkpoint again"
@@ -99,10 +101,26 @@ def checked(scale: torch.Tensor, info: TensorInfo) -> torch.Tensor:
     import torch
 
     wide = scale.float()
-    bad = ~(torch.isfinite(wide) & (wide > 0))
-    if bool(bad.any()):
-        raise UserError(
-            f"{info.file}: tensor {info.name!r} holds {float(wide[bad].flatten()[0]):g}; a scale is finite and above "
-            "zero. The file is damaged or is not what its config says"
-        )
+    _check(wide, torch.isfinite(wide) & (wide > 0), info, "finite and above zero")
     return wide
+
+
+def checked_group(scale: torch.Tensor, info: TensorInfo) -> torch.Tensor:
+    """Scales of groups in float32, exponents as they are. Some writers round a small one to nothing, or turn its sign.
+    Raises ``UserError`` where a value is not finite, or an exponent stands for no number."""
+    import torch
+
+    if info.format == "uint8":
+        _check(scale, scale != NO_NUMBER, info, f"below {NO_NUMBER}")
+        return scale
+    wide = scale.float()
+    _check(wide, torch.isfinite(wide), info, "finite")
+    return wide
+
+
+def _check(scale: torch.Tensor, good: torch.Tensor, info: TensorInfo, wanted: str) -> None:
+    if not bool(good.all()):
+        raise UserError(
+            f"{info.file}: tensor {info.name!r} holds {float(scale[~good].flatten()[0]):g}; a scale is {wanted}. The "
+            "file is damaged or is not what its config says"
+        )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 DENSE_FORMATS = tuple(DENSE.values())
-STORED_FORMATS = ("float8_e4m3fn", "float8_e4m3fnuz", "int8", "uint8", "int32")
+STORED_FORMATS = ("float8_e4m3fn", "float8_e4m3fnuz", "int8", "uint8", "int32", "int64")
 """Dtypes of values that scales give their size, read as they are."""
 CHUNK_VALUES = 1 << 18
 
@@ -26,7 +26,7 @@ class TensorInfo:
 
     ``interleaved``: (heads, d) where the file keeps ``d`` rows of each head in the order 0, d/2, 1, d/2 + 1 and so on,
     as GGUF does for rotation in pairs; both readers undo it. ``skipped``: rows of each head before those. ``None``:
-    rows lie in canonical order.
+    rows lie in canonical order. ``part_of``: shape [rows, columns] of the matrix that this and others stand for.
     """
 
     name: str
@@ -37,6 +37,7 @@ class TensorInfo:
     offset: int
     interleaved: tuple[int, int] | None = None
     skipped: int = 0
+    part_of: tuple[int, int] | None = None
 
 
 def read_packed(info: TensorInfo) -> torch.Tensor:
@@ -54,14 +55,22 @@ def read_packed(info: TensorInfo) -> torch.Tensor:
     rows = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=skip).view(
         info.shape[0] if info.shape else 1, -1
     )
+    order = row_order(info)
+    return rows if order is None else rows[order]
+
+
+def row_order(info: TensorInfo) -> torch.Tensor | None:
+    """int64 [rows]: the file's row for each canonical one, or ``None`` where they are the same."""
+    import torch
+
     if info.interleaved is None:
-        return rows
+        return None
     heads, rotated = info.interleaved
     each = info.shape[0] // heads
     order = torch.arange(info.shape[0]).view(heads, each)
     span = slice(info.skipped, info.skipped + rotated)
     order[:, span] = order[:, span].reshape(heads, rotated // 2, 2).transpose(1, 2).reshape(heads, rotated)
-    return rows[order.view(-1)]
+    return order.view(-1)
 
 
 def read_dense(info: TensorInfo) -> torch.Tensor:

@@ -1,14 +1,20 @@
-"""Four-bit layouts of checkpoints, packed here by loops that follow each format's own words."""
+"""Four-bit layouts of checkpoints, decoded beside loops that follow each format's own words."""
 
 import pytest
 import torch
 
 from engine.errors import UserError
+from engine.models.quantization import Quantization
 from engine.ops.packed import pack, packed_linear, unpack
-from engine.weights.four_bits import from_awq, from_compressed, from_gptq, from_pairs
+from engine.weights import four_bits
 
 OUT, IN, GROUP = 16, 96, 32
 GROUPS = IN // GROUP
+
+
+def scheme(layout, kind="int4", one_less=False):
+    block = (1, GROUP)
+    return Quantization("any", kind, "group", "none", block, layout=layout, zero="zeros", one_less=one_less)
 
 
 def stored(seed=0):
@@ -38,32 +44,36 @@ def along_rows(values, order=range(8)):
     )
 
 
-def product(values, scales, zeros):
-    x = torch.eye(IN)
-    return packed_linear.reference(x, pack(values), scales.contiguous(), zeros, group=GROUP, format="int4").T
+def check(form, weight, scales, zeros, dense):
+    """The parts of a checkpoint mean ``dense``, unpacked and to the op."""
+    values = four_bits.values(form, weight, (OUT, IN))
+    scales = four_bits.scales(form, scales, OUT)
+    zeros = None if zeros is None else four_bits.zeros(form, zeros, OUT)
+    torch.testing.assert_close(four_bits.unpacked(form, values, scales, zeros), dense)
+    product = packed_linear.reference(torch.eye(IN), pack(values), scales, zeros, group=GROUP, format="int4").T
+    torch.testing.assert_close(product, dense)
 
 
 def test_awq():
     values, zeros, scales, dense = stored()
     order = (0, 2, 4, 6, 1, 3, 5, 7)
-    found = from_awq(along_rows(values.T, order), scales.T, along_rows(zeros.T, order))
-    torch.testing.assert_close(product(*found), dense)
+    check(scheme("awq"), along_rows(values.T, order), scales.T, along_rows(zeros.T, order), dense)
 
 
 @pytest.mark.parametrize("one_less", [True, False])
 def test_gptq(one_less):
     values, zeros, scales, dense = stored(1)
     kept = (zeros - 1) % 16 if one_less else zeros
-    g_idx = torch.arange(IN, dtype=torch.int32) // GROUP
-    found = from_gptq(along_rows(values).T, scales.T, along_rows(kept.T), g_idx, "layer", one_less)
-    torch.testing.assert_close(product(*found), dense)
+    check(scheme("gptq", one_less=one_less), along_rows(values).T, scales.T, along_rows(kept.T), dense)
 
 
 def test_H_QNT_03_columns_in_order_of_activation_are_refused():
-    values, zeros, scales, _ = stored(2)
-    shuffled = torch.randperm(IN, generator=torch.Generator().manual_seed(0)).to(torch.int32) // GROUP
-    with pytest.raises(UserError, match=r"layers\.0\.q_proj.*desc_act"):
-        from_gptq(along_rows(values).T, scales.T, along_rows(zeros.T), shuffled, "layers.0.q_proj")
+    runs = torch.arange(IN, dtype=torch.int32) // GROUP
+    four_bits.check_runs(runs, GROUP, "layers.0.q_proj")
+    shuffled = runs[torch.randperm(IN, generator=torch.Generator().manual_seed(0))]
+    for found in (shuffled, runs.flip(0), torch.zeros_like(runs)):
+        with pytest.raises(UserError, match=r"layers\.0\.q_proj.*desc_act"):
+            four_bits.check_runs(found, GROUP, "layers.0.q_proj")
 
 
 @pytest.mark.parametrize("asymmetric", [True, False])
@@ -71,13 +81,22 @@ def test_compressed_tensors(asymmetric):
     values, zeros, scales, dense = stored(3)
     if not asymmetric:
         dense = (values - 8) * scales.repeat_interleave(GROUP, 1)
-    packed = along_rows(zeros.T).T if asymmetric else None
-    found = from_compressed(along_rows(values), scales, packed, IN)
-    torch.testing.assert_close(product(*found), dense)
+    check(scheme("rows"), along_rows(values), scales, along_rows(zeros.T).T if asymmetric else None, dense)
+
+
+def test_sizes_that_are_no_multiple_of_eight_are_filled_up():
+    values, zeros, *_ = stored(5)
+    assert torch.equal(four_bits.values(scheme("rows"), along_rows(values), (OUT, IN - 3)), values[:, :-3])
+    assert torch.equal(four_bits.zeros(scheme("rows"), along_rows(zeros.T).T, OUT - 5), zeros[:-5])
 
 
 def test_pairs_and_runs_hold_the_same_values():
     values, *_ = stored(4)
     pairs = [[low | high << 4 for low, high in zip(row[::2], row[1::2], strict=True)] for row in values.tolist()]
-    assert torch.equal(from_pairs(torch.tensor(pairs, dtype=torch.uint8)).long(), values)
+    form = scheme("pairs", "mxfp4")
+    assert torch.equal(four_bits.values(form, torch.tensor(pairs, dtype=torch.uint8), (OUT, IN)).long(), values)
     assert torch.equal(unpack(pack(values), IN).long(), values)
+    exponents = torch.randint(120, 134, (OUT, GROUPS), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    given = {"group": GROUP, "format": "mxfp4"}
+    product = packed_linear.reference(torch.eye(IN), pack(values), exponents, **given).T
+    torch.testing.assert_close(four_bits.unpacked(form, values.to(torch.uint8), exponents, None), product)
