@@ -8,21 +8,12 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from kernels_triton.attention_merge import merge_kernel
+from kernels_triton.attention_parts import KINDS, merge, partials, request_of, scored, spans, weighed
 from kernels_triton.attention_tiles import Family, Tile, family
 from kernels_triton.launch import arch_of, block, jit, launch, rows, sixteens, wide
 from kernels_triton.rows import LIMITS, quantized
 
 Tensor = torch.Tensor
-
-SPAN = 512
-"""Keys of a split at least: a multiple of every tile's keys."""
-PARTIALS = 1024
-"""Most splits of all requests together, which bounds the workspace. Longer tables have longer splits."""
-FILL = 2
-"""Programs per compute unit below which the keys of a request are split."""
-
-_KINDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 @jit
@@ -48,6 +39,7 @@ def attention_kernel(
     place_stride: tl.int64,
     head_stride: tl.int64,
     span: tl.int32,
+    width: tl.int32,
     window: tl.int32,
     cap: tl.float32,
     scale: tl.float32,
@@ -58,6 +50,7 @@ def attention_kernel(
     KEYS: tl.constexpr,
     HEAD: tl.constexpr,
     DIM: tl.constexpr,
+    CHUNK: tl.constexpr,
     PAGE: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
@@ -70,26 +63,15 @@ def attention_kernel(
     WHOLE: tl.constexpr,
 ):
     """Program (i, part of a KV head's group, split): ``TOKENS`` new tokens of one request, ``SHARE`` query heads of the
-    KV head side by side. Request r owns the programs from ``starts[r] // TOKENS + r`` on; the last ones of it may find
-    nothing, and those of the last request fill the padding behind it with zeros. ``SPLIT``: a program sees ``span``
-    keys, and leaves sums, peak and total of its rows in float32 for ``merge_kernel``."""
-    program = tl.program_id(0)
+    KV head side by side, found by ``request_of``; those of the last request fill the padding behind it with zeros.
+    ``CHUNK``: columns of a head that one product of scores takes; queries stay in registers if it takes all ``DIM``.
+    ``SPLIT``: a program sees ``span`` keys, and leaves sums, peak and total of its rows in float32 to be merged."""
     kv_head = tl.program_id(1) // ((GROUP + SHARE - 1) // SHARE)
     part = tl.program_id(1) % ((GROUP + SHARE - 1) // SHARE) * SHARE
     if WIDE:
         q_stride, side_stride, block_stride = sixteens(q_stride), sixteens(side_stride), sixteens(block_stride)
         place_stride, head_stride = sixteens(place_stride), sixteens(head_stride)
-    low = program * 0
-    high = requests - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if tl.load(starts + middle) // TOKENS + middle <= program:
-            low = middle
-        else:
-            high = middle - 1
-    start = tl.load(starts + low)
-    new = tl.load(starts + low + 1) - start
-    first = (program - (start // TOKENS + low)) * TOKENS
+    low, start, new, first = request_of(starts, requests, TOKENS)
     row = tl.arange(0, ROWS)
     token = first + row // SHARE
     head = kv_head * GROUP + part + row % SHARE
@@ -102,8 +84,9 @@ def attention_kernel(
         inside = alive[:, None]
         if HEAD < DIM:
             inside = inside & (column < HEAD)[None, :]
-        place = q + at[:, None] * q_stride + (head * HEAD)[:, None] + column[None, :]
-        query = tl.load(place, mask=inside, other=0.0).to(KIND)
+        queries = q + at * q_stride + head * HEAD
+        if CHUNK == DIM:
+            query = tl.load(queries[:, None] + column[None, :], mask=inside, other=0.0).to(KIND)
         position = length - new + token
         last = tl.minimum(length, length - new + first + TOKENS)
         begin = 0
@@ -130,22 +113,22 @@ def attention_kernel(
             both = seen[:, None]
             if HEAD < DIM:
                 both = both & (column < HEAD)[None, :]
-            keys = tl.load(there[:, None] + column[None, :], mask=both, other=0.0).to(KIND)
-            values = tl.load(there[:, None] + side_stride + column[None, :], mask=both, other=0.0).to(KIND)
-            scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * factor
+            beside = there[:, None] + side_stride + column[None, :]
+            if CHUNK == DIM:
+                keys = tl.load(there[:, None] + column[None, :], mask=both, other=0.0).to(KIND)
+                values = tl.load(beside, mask=both, other=0.0).to(KIND)
+                scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * factor
+            else:
+                scores = tl.zeros([ROWS, KEYS], tl.float32)
+                scores = scored(scores, queries, alive, there, seen, width, HEAD, CHUNK, True, KIND) * factor
+                values = tl.load(beside, mask=both, other=0.0).to(KIND)
             if CAP:
                 scores = (1.0 - 2.0 / (1.0 + tl.exp2(scores / cap * 2.8853900817779268))) * cap * 1.4426950408889634
             visible = seen[None, :] & (where[None, :] <= position[:, None])
             if WINDOW:
                 visible = visible & (where[None, :] > position[:, None] - window)
-            scores = tl.where(visible, scores, float("-inf"))
-            higher = tl.maximum(peak, tl.max(scores, axis=1))
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            weights = tl.exp2(scores - base[:, None])
-            shrink = tl.exp2(peak - base)
-            total = total * shrink + tl.sum(weights, axis=1)
+            weights, shrink, peak, total = weighed(scores, visible, peak, total)
             sums = tl.dot(weights.to(KIND), values, sums * shrink[:, None], input_precision="ieee")
-            peak = higher
         if SPLIT:
             line = (tl.program_id(2) * count + at) * heads + head
             tl.store(peaks + line, peak, mask=alive)
@@ -189,12 +172,8 @@ def choose(
     else:
         table = sizes.prompt if tokens * group >= 128 * requests else sizes.mixed
     tile = next(tile for largest, tile in table.items() if dim <= largest)
-    programs = requests * kv_heads * -(-group // tile.rows)
-    span = SPAN
-    while requests * -(-bound // span) > PARTIALS:
-        span *= 2
-    splits = -(-bound // span) if single and programs < FILL * sizes.units else 1
-    return Choice(tile, max(splits, 1), span)
+    parts = kv_heads * -(-group // tile.rows)
+    return Choice(tile, *spans(requests, parts, bound, sizes.units, single))
 
 
 def _attend(
@@ -228,17 +207,13 @@ def _attend(
     each = tile.rows // share
     least, largest = LIMITS.get(dtype, (0.0, 0.0))
     stored: dict[str, Any] = dict(STORE=out_scale is not None, LEAST=least, LARGEST=largest, WHOLE=dtype == torch.int8)
-    shape = (splits, tokens, heads)
-    sums, peaks, totals = out, None, None
-    if splits > 1:
-        sizes = ((*shape, head_dim), shape, shape)
-        sums, peaks, totals = (torch.empty(size, dtype=torch.float32, device=q.device) for size in sizes)
+    left = partials(out, splits, heads, head_dim)
     launch(
         attention_kernel,
         (tokens // each + requests if tokens else 0, kv_heads * -(-group // share), splits),
-        *(query, cache, blocks, starts, lengths, k_scale, v_scale, out_scale, sums, peaks, totals),
+        *(query, cache, blocks, starts, lengths, k_scale, v_scale, out_scale, *left),
         *(requests, tokens, heads, blocks.stride(0), query.stride(0), *cache.stride()[:4]),
-        *(choice.span, window or 0, softcap, scale),
+        *(choice.span, head_dim, window or 0, softcap, scale),
         warps=tile.warps,
         stages=tile.stages,
         GROUP=group,
@@ -248,27 +223,17 @@ def _attend(
         KEYS=tile.keys,
         HEAD=head_dim,
         DIM=dim,
+        CHUNK=min(tile.chunk, dim),
         PAGE=page,
         WINDOW=window is not None,
         CAP=softcap != 0.0,
-        KIND=_KINDS[kind],
+        KIND=KINDS[kind],
         WIDE=wide(head_dim, query.stride(0), *cache.stride()[:4]),
         SPLIT=splits > 1,
         **stored,
     )
     if splits > 1:
-        launch(
-            merge_kernel,
-            (tokens, heads),
-            *(sums, peaks, totals, starts, v_scale, out_scale, out, requests, tokens, heads, splits),
-            warps=4,
-            KIND=_KINDS[q.dtype],
-            HEAD=head_dim,
-            DIM=dim,
-            WIDTH=128,
-            PARTS=16,
-            **stored,
-        )
+        merge(left, starts, v_scale, out_scale, out, KIND=KINDS[q.dtype], DIM=dim, PARTS=16, **stored)
     return out
 
 
@@ -319,6 +284,4 @@ def attention_quantize_static(
 ) -> Tensor:
     """As the fused op: the result stored as ``storage``, divided by ``out_scale``."""
     how = (heads, kv_heads, head_dim, scale, window, softcap)
-    return _attend(
-        q, cache, blocks, starts, lengths, k_scale, v_scale, out_scale, getattr(torch, storage), *how
-    )
+    return _attend(q, cache, blocks, starts, lengths, k_scale, v_scale, out_scale, getattr(torch, storage), *how)

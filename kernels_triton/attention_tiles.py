@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``rows``: of queries (token × head of a group), ``keys``: of one pass of the loop."""
+    """``rows``: of queries (token × head of a group), ``keys``: of one pass of the loop. ``chunk``: columns of
+    queries and keys that products of scores take at a time, in a loop, where a head has more than that."""
 
     rows: int
     keys: int
     warps: int
     stages: int = 1
+    chunk: int = 512
 
 
 # Padded size of a head at most → tile.
@@ -23,7 +25,7 @@ Sizes = dict[int, Tile]
 @dataclass(frozen=True, slots=True)
 class Family:
     """``decode``: one new token per request; ``mixed``: some have more; ``prompt``: most rows of a 128-row tile are
-    filled; ``exact``: float32, whose products no matrix unit makes exactly; ``exact_mixed``: the same with more rows.
+    filled; ``exact``: float32, which not every matrix unit takes.
     ``units``: what runs programs side by side, of the smallest device of the family that is sold as a server's."""
 
     decode: Sizes
@@ -63,13 +65,20 @@ _CDNA = Family(
     exact=_EXACT,
     units=256,
 )
-_RDNA = Family(
+_RDNA4 = Family(
     decode={64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)},
-    mixed={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(64, 16, 8)},
-    prompt={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(64, 16, 8)},
-    exact=_EXACT,
+    mixed={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(64, 16, 8, chunk=64)},
+    prompt={64: Tile(64, 32, 4), 128: Tile(64, 16, 8), 256: Tile(64, 16, 8, chunk=64)},
+    exact={64: Tile(16, 32, 8, chunk=32), 128: Tile(16, 16, 4, chunk=32), 256: Tile(16, 16, 8, chunk=32)},
     units=64,
 )
+_RDNA3 = replace(
+    _RDNA4,
+    decode=_RDNA4.decode | {256: Tile(16, 32, 8, chunk=64)},
+    mixed=_RDNA4.mixed | {128: Tile(64, 16, 8, chunk=64), 256: Tile(64, 16, 8, chunk=32)},
+    prompt=_RDNA4.prompt | {128: Tile(64, 16, 8, chunk=64), 256: Tile(64, 16, 8, chunk=32)},
+)
+"""Of matrix operands its threads hold twice as much."""
 
 FAMILIES = {
     "sm_80": _AMPERE,
@@ -77,7 +86,8 @@ FAMILIES = {
     "sm_10": _BLACKWELL,
     "sm_": _SMALL,
     "gfx9": _CDNA,
-    "gfx": _RDNA,
+    "gfx11": _RDNA3,
+    "gfx": _RDNA4,
 }
 """Arch, or what it begins with → its family; the first that fits. Others get the smallest tiles."""
 

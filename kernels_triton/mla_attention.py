@@ -1,19 +1,17 @@
 """Attention over a paged cache of latents. Queries take the key matrix before it, results the value matrix behind it,
-so that latents are read as they are stored, once for keys and values, and by all heads of a tile together."""
+so that latents are read as they are stored, by all heads of a tile together: a few columns at a time for the scores,
+then as values."""
 
 from __future__ import annotations
 
 import torch
 import triton.language as tl
 
-from kernels_triton.attention import FILL, PARTIALS, SPAN
-from kernels_triton.attention_merge import merge_kernel
+from kernels_triton.attention_parts import KINDS, merge, partials, request_of, scored, spans, weighed
 from kernels_triton.attention_tiles import Tile, family
 from kernels_triton.launch import arch_of, block, jit, launch, rows, sixteens, wide
 
 Tensor = torch.Tensor
-
-_KINDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 @jit
@@ -35,6 +33,8 @@ def mla_kernel(
     block_stride: tl.int64,
     place_stride: tl.int64,
     span: tl.int32,
+    width: tl.int32,
+    turns: tl.int32,
     scale: tl.float32,
     SHARE: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -45,28 +45,20 @@ def mla_kernel(
     DIM: tl.constexpr,
     TURN: tl.constexpr,
     CHUNK: tl.constexpr,
+    LOOP: tl.constexpr,
     PAGE: tl.constexpr,
+    KIND: tl.constexpr,
     WIDE: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
     """Program (i, part of the heads, split): ``TOKENS`` new tokens of one request, ``SHARE`` heads side by side, as in
     ``attention_kernel``. q, out: [tokens, heads, RANK] (out of a split in float32, with a leading dimension).
-    ``DIM``, ``TURN``: padded RANK and ROPE; ``CHUNK``: columns of a latent that one product of scores takes."""
-    program = tl.program_id(0)
+    ``DIM``, ``TURN``: padded RANK and ROPE; ``CHUNK``: columns of a latent that one product of scores takes.
+    ``LOOP``: as in ``scored``."""
     part = tl.program_id(1) * SHARE
     if WIDE:
         rope_stride, block_stride, place_stride = sixteens(rope_stride), sixteens(block_stride), sixteens(place_stride)
-    low = program * 0
-    high = requests - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if tl.load(starts + middle) // TOKENS + middle <= program:
-            low = middle
-        else:
-            high = middle - 1
-    start = tl.load(starts + low)
-    new = tl.load(starts + low + 1) - start
-    first = (program - (start // TOKENS + low)) * TOKENS
+    low, start, new, first = request_of(starts, requests, TOKENS)
     row = tl.arange(0, ROWS)
     token = first + row // SHARE
     head = part + row % SHARE
@@ -78,15 +70,14 @@ def mla_kernel(
     line = at * heads + head
     inside = alive[:, None] & (column < RANK)[None, :]
     if first < new:
-        turned = tl.load(
-            q_rope + at[:, None] * rope_stride + (head * ROPE)[:, None] + turn[None, :],
-            mask=alive[:, None] & (turn < ROPE)[None, :],
-            other=0.0,
-        )
+        turns_at = q_rope + at * rope_stride + head * ROPE
+        if CHUNK >= TURN:
+            some = alive[:, None] & (turn < ROPE)[None, :]
+            turned = tl.load(turns_at[:, None] + turn[None, :], mask=some, other=0.0)
         length = tl.load(lengths + low)
         position = length - new + token
         last = tl.minimum(length, length - new + first + TOKENS)
-        begin = program * 0
+        begin = low * 0
         if SPLIT:
             begin = tl.program_id(2) * span
             last = tl.minimum(last, begin + span)
@@ -100,31 +91,18 @@ def mla_kernel(
             seen = where < last
             number = tl.load(table + where // PAGE, mask=seen, other=0).to(tl.int64)
             there = cache + number * block_stride + where % PAGE * place_stride
-            side = tl.load(
-                there[:, None] + RANK + turn[None, :], mask=seen[:, None] & (turn < ROPE)[None, :], other=0.0
-            )
-            scores = tl.dot(turned, tl.trans(side), input_precision="ieee")
-            for piece in range(0, DIM, CHUNK):
-                some = piece + tl.arange(0, CHUNK)
-                query = tl.load(
-                    q + line[:, None] * RANK + some[None, :], mask=alive[:, None] & (some < RANK)[None, :], other=0.0
-                )
-                keys = tl.load(
-                    there[:, None] + some[None, :], mask=seen[:, None] & (some < RANK)[None, :], other=0.0
-                )
-                scores = tl.dot(query, tl.trans(keys), scores, input_precision="ieee")
-            values = tl.load(
-                there[:, None] + column[None, :], mask=seen[:, None] & (column < RANK)[None, :], other=0.0
-            )
+            if CHUNK >= TURN:
+                some = seen[:, None] & (turn < ROPE)[None, :]
+                side = tl.load(there[:, None] + RANK + turn[None, :], mask=some, other=0.0)
+                scores = tl.dot(turned, tl.trans(side), input_precision="ieee")
+            else:
+                scores = tl.zeros([ROWS, KEYS], tl.float32)
+                scores = scored(scores, turns_at, alive, there + RANK, seen, turns, ROPE, CHUNK, LOOP, KIND)
+            scores = scored(scores, q + line * RANK, alive, there, seen, width, RANK, CHUNK, LOOP, KIND)
+            values = tl.load(there[:, None] + column[None, :], mask=seen[:, None] & (column < RANK)[None, :], other=0.0)
             visible = seen[None, :] & (where[None, :] <= position[:, None])
-            scores = tl.where(visible, scores * factor, float("-inf"))
-            higher = tl.maximum(peak, tl.max(scores, axis=1))
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            weights = tl.exp2(scores - base[:, None])
-            shrink = tl.exp2(peak - base)
-            total = total * shrink + tl.sum(weights, axis=1)
-            sums = tl.dot(weights.to(values.dtype), values, sums * shrink[:, None], input_precision="ieee")
-            peak = higher
+            weights, shrink, peak, total = weighed(scores * factor, visible, peak, total)
+            sums = tl.dot(weights.to(KIND), values, sums * shrink[:, None], input_precision="ieee")
         if SPLIT:
             place = (tl.program_id(2) * count).to(tl.int64) * heads + line
             tl.store(peaks + place, peak, mask=alive)
@@ -141,17 +119,17 @@ def mla_kernel(
         tl.store(target, zeros, mask=behind[:, None] & (column < RANK)[None, :])
 
 
-TILES = {"sm_": Tile(16, 32, 8), "gfx11": Tile(16, 16, 8), "gfx": Tile(16, 16, 4)}
+TILES = {"sm_": Tile(16, 32, 8), "gfx11": Tile(16, 16, 8, chunk=64), "gfx": Tile(16, 16, 4), "": Tile(16, 16, 8)}
 """Arch, or what it begins with → its tile; the first that fits."""
-EXACT = Tile(16, 16, 8)
-"""Of float32."""
-CHUNK = 128
+EXACT = {"gfx1": Tile(16, 16, 16, chunk=32), "": Tile(16, 16, 8)}
+"""The same of float32."""
+AT_ONCE = 128
+"""Columns of a latent at most that a product of scores takes."""
 
 
 def _tile(arch: str, kind: torch.dtype) -> Tile:
-    if kind == torch.float32:
-        return EXACT
-    return next((tile for start, tile in TILES.items() if arch.startswith(start)), EXACT)
+    table = EXACT if kind == torch.float32 else TILES
+    return next(tile for start, tile in table.items() if arch.startswith(start))
 
 
 def _latents(
@@ -163,23 +141,15 @@ def _latents(
     tile, dim = _tile(arch, q.dtype), max(block(rank), 16)
     share = min(block(heads), tile.rows)
     parts, bound = -(-heads // share), blocks.shape[1] * page
-    span = SPAN
-    while requests * -(-bound // span) > PARTIALS:
-        span *= 2
-    few = tokens <= requests and requests * parts < FILL * family(arch).units
-    splits = max(-(-bound // span), 1) if few else 1
+    splits, span = spans(requests, parts, bound, family(arch).units, tokens <= requests)
     out = torch.empty_like(q)
-    sums, peaks, totals = out, None, None
-    shape = (splits, tokens, heads)
-    if splits > 1:
-        sizes = ((*shape, rank), shape, shape)
-        sums, peaks, totals = (torch.empty(size, dtype=torch.float32, device=q.device) for size in sizes)
+    left = partials(out, splits, heads, rank)
     each = tile.rows // share
     launch(
         mla_kernel,
         (tokens // each + requests if tokens else 0, parts, splits),
-        *(q, q_rope, cache, blocks, starts, lengths, sums, peaks, totals),
-        *(requests, tokens, heads, blocks.stride(0), q_rope.stride(0), *cache.stride()[:2], span, scale),
+        *(q, q_rope, cache, blocks, starts, lengths, *left),
+        *(requests, tokens, heads, blocks.stride(0), q_rope.stride(0), *cache.stride()[:2], span, rank, rope, scale),
         warps=tile.warps,
         stages=tile.stages,
         SHARE=share,
@@ -190,27 +160,16 @@ def _latents(
         ROPE=rope,
         DIM=dim,
         TURN=max(block(rope), 16),
-        CHUNK=min(CHUNK, dim),
+        CHUNK=min(tile.chunk, AT_ONCE, dim),
+        LOOP=tile.chunk < dim,
         PAGE=page,
+        KIND=KINDS[q.dtype],
         WIDE=wide(rank, rope, q_rope.stride(0), *cache.stride()[:2]),
         SPLIT=splits > 1,
     )
     if splits > 1:
-        launch(
-            merge_kernel,
-            (tokens, heads),
-            *(sums, peaks, totals, starts, None, None, out, requests, tokens, heads, splits),
-            warps=4,
-            KIND=_KINDS[q.dtype],
-            HEAD=rank,
-            DIM=dim,
-            WIDTH=128,
-            PARTS=8,
-            STORE=False,
-            LEAST=0.0,
-            LARGEST=0.0,
-            WHOLE=False,
-        )
+        kept = dict(STORE=False, LEAST=0.0, LARGEST=0.0, WHOLE=False)
+        merge(left, starts, None, None, out, KIND=KINDS[q.dtype], DIM=dim, PARTS=8, **kept)
     return out
 
 

@@ -7,8 +7,10 @@ import torch
 
 from engine.ops import quant
 from kernels_triton import attention as module
+from kernels_triton import attention_parts as parts
 from kernels_triton.attention import attention, attention_quantize_static, choose
 from kernels_triton.attention_tiles import FAMILIES, family
+from kernels_triton.launch import recording
 from tests.interpreter.rows import OPS
 from tests.interpreter.test_attention_kernel import poison, world
 
@@ -51,6 +53,31 @@ def test_any_head_page_window_cap_and_type(dim, page, window, cap, dtype, kept, 
     assert torch.equal(found, attention(*given, *scales, **how))
 
 
+CHUNKED = [
+    ("gfx1100", 256, torch.bfloat16, None),
+    ("gfx1100", 192, torch.float16, None),
+    ("gfx1100", 160, torch.bfloat16, FLOATS[0]),
+    ("gfx1100", 128, torch.float32, None),
+    ("gfx1201", 40, torch.float32, None),
+    ("gfx1201", 200, torch.float32, FLOATS[0]),
+]
+"""Archs whose tiles do not take these heads at once."""
+
+
+@pytest.mark.parametrize(("arch", "dim", "dtype", "kept"), CHUNKED, ids=str)
+@pytest.mark.parametrize("new", [(4, 1, 7), (1, 1, 1), (70, 1, 1)], ids=["mixed", "decode", "prompt"])
+def test_heads_taken_a_few_columns_at_a_time_give_the_same(arch, dim, dtype, kept, new, monkeypatch):
+    monkeypatch.setattr(module, "arch_of", lambda x: arch)
+    given = world(new, [max(new) + 20, 3, 7], heads=6, kv_heads=2, dim=dim, page=3, dtype=dtype, cache_dtype=kept)
+    scales = SCALES if kept else ()
+    how = dict(heads=6, kv_heads=2, head_dim=dim, scale=dim**-0.5, window=9, softcap=3.0)
+    with recording(lambda kernel, grid, values, warps, stages, constants: chunks.append(constants["CHUNK"])):
+        chunks: list[int] = []
+        attention(*given, *scales, **how)
+    assert chunks[0] < dim
+    compare(attention(*given, *scales, **how), given, scales, **how)
+
+
 @pytest.mark.parametrize("group", [1, 17, 71])
 def test_a_group_of_any_size_shares_its_keys(group):
     given = world([2, 1], [5, 9], heads=group, kv_heads=1, dim=16, page=4, dtype=torch.float16)
@@ -66,7 +93,7 @@ def one(heads, dim, **more):
 @pytest.fixture
 def short(monkeypatch):
     """Splits of 64 keys."""
-    monkeypatch.setattr(module, "SPAN", 64)
+    monkeypatch.setattr(parts, "SPAN", 64)
 
 
 SPLIT = [
@@ -101,7 +128,8 @@ def launches(monkeypatch):
         names.append(kernel.__name__)
         launch(kernel, *values, **how)
 
-    monkeypatch.setattr(module, "launch", noted)
+    for one in (module, parts):
+        monkeypatch.setattr(one, "launch", noted)
     return names
 
 
@@ -154,10 +182,10 @@ def test_splits_follow_from_shapes_and_bound_the_workspace(arch):
     counts = (1, 7, 64, 1024)
     for requests, bound, heads in itertools.product(counts, (16, 512, 513, 131072), (1, 8)):
         found = choose(sizes, torch.bfloat16, 128, 4, heads, requests, requests, bound)
-        assert found.splits == 1 or found.splits * requests <= module.PARTIALS
+        assert found.splits == 1 or found.splits * requests <= parts.PARTIALS
         assert found.splits * found.span >= bound or found.splits == 1
         assert not found.span % found.tile.keys
-        assert found.splits == 1 or requests * heads < module.FILL * sizes.units
+        assert found.splits == 1 or requests * heads < parts.FILL * sizes.units
     assert choose(sizes, torch.bfloat16, 128, 4, 8, 5, 4, 131072).splits == 1, "steps with prompts are whole"
     assert choose(sizes, torch.bfloat16, 128, 4, 8, 1, 1, 131072).splits == 256
 

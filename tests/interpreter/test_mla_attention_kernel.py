@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine.ops.compare import same_bits
+from kernels_triton import mla_attention as module
 from kernels_triton.launch import recording
 from kernels_triton.mla_attention import mla_attention
 from tests.interpreter.rows import OPS
@@ -43,6 +44,26 @@ def test_prompts_and_decodes_over_several_pages_match_the_reference(shape, dtype
     wanted = REFERENCE(*(x.double() if x.is_floating_point() else x for x in tensors), **sizes)
     torch.testing.assert_close(found.double(), wanted, rtol=relative, atol=absolute)
     assert same_bits(found, mla_attention(*tensors, **sizes))
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("gfx1100", torch.bfloat16), ("gfx1201", torch.float32)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 16, 50, 200, 16), (3, 8, 64, 512, 8)], ids=str)
+def test_latents_taken_a_few_columns_at_a_time_give_the_same(shape, arch, dtype, monkeypatch):
+    monkeypatch.setattr(module, "arch_of", lambda x: arch)
+    tensors, sizes = world([3, 1], [9, 20], 3, *shape, dtype=dtype)
+    relative, absolute = BOUNDS[dtype]
+    wanted = REFERENCE(*(x.double() if x.is_floating_point() else x for x in tensors), **sizes)
+    torch.testing.assert_close(mla_attention(*tensors, **sizes).double(), wanted, rtol=relative, atol=absolute)
+    (given,) = constants(tensors, sizes)
+    assert given["LOOP"] and given["CHUNK"] < (64 if dtype == torch.float32 else shape[3])
+
+
+def constants(tensors, sizes):
+    """Of what is launched, in order."""
+    found = []
+    with recording(lambda kernel, grid, values, warps, stages, constants: found.append(constants)):
+        mla_attention(*tensors, **sizes)
+    return found
 
 
 def test_padded_requests_and_rows_behind_the_last_one_give_zeros():
