@@ -103,6 +103,23 @@ def grouped(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(ok, text + ("" if ok else f"; needs whole blocks of {_BLOCK} by {_BLOCK} and a scale for each"))
 
 
+def scaled_rows(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """A scaled product with one scale of each row of the weight, and one of each row of ``x`` or of all; whole groups
+    of 128 columns; bfloat16 as a result."""
+    shapes, dtypes = facts.get("call_shapes", ()), facts.get("call_dtypes", ())
+    if len(shapes) not in (4, 5) or len(dtypes) != len(shapes) or len(shapes[0]) != 2 or len(shapes[2]) != 2:
+        return Verdict(False, "inputs of the call unknown")
+    if (dtypes[0], dtypes[2]) != ("float8_e4m3fn",) * 2 or (dtypes[1], dtypes[3]) != ("float32",) * 2:
+        return Verdict(False, f"types {' '.join(dtypes[:4])}, needs float8_e4m3fn with scales of float32")
+    if (result := facts.get("result")) != "bfloat16" or any(name != result for name in dtypes[4:]):
+        return Verdict(False, f"result {result} and bias {' '.join(dtypes[4:]) or 'none'}, needs bfloat16")
+    (out, width), block = shapes[2], facts.get("block", ())
+    if block is not None:
+        return Verdict(False, f"scales of blocks of {block}, needs one per row")
+    ok = isinstance(width, int) and width % _BLOCK == 0
+    return Verdict(ok, f"{out} by {width}, one scale per row" + ("" if ok else f"; needs a multiple of {_BLOCK}"))
+
+
 def _cached(profile: DeviceProfile, dtypes: tuple[Any, ...], stored: bool) -> Verdict:
     queries, cache, scales = dtypes[0], dtypes[1], dtypes[5:]
     if queries not in HALVES:

@@ -34,6 +34,7 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "flashinfer.gemm:gemm_fp8_nt_groupwise": (
             *("a", "b", "a_scale", "b_scale", "scale_major_mode", "mma_sm", "scale_granularity_mnk", "out", "backend"),
         ),
+        "flashinfer.prims_ts:fp8_linear": ("a", "weight", "a_scale", "weight_scale", "bias", "out_dtype", "out"),
         _PAGED: (
             *("float_workspace_buffer", "kv_layout", "use_cuda_graph", "qo_indptr_buf", "paged_kv_indptr_buf"),
             *("paged_kv_indices_buf", "paged_kv_last_page_len_buf", "backend"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_cuda.accepts import attends, attends_in_bfloat16, attends_latents, grouped, stepwise
+from kernels_cuda.accepts import attends, attends_in_bfloat16, attends_latents, grouped, scaled_rows, stepwise
 from kernels_cuda.calls import BELOW, MINIMUM
 from kernels_cuda.limits import ALL_REDUCE_BYTES
 from kernels_triton.calls import alike, columns, known_gate, whole_rows
@@ -86,6 +86,7 @@ _PAGES, _HEADS = (16, 32, 64), (64, 128, 256)
 
 _FP8 = all_of(_FLASHINFER, feature("dtype.fp8_e4m3fn"))
 _GROUPED = all_of(_FP8, arch("sm_100", "sm_103", "sm_120", "sm_121"))
+_PRIMS = all_of(_FP8, library("cutlass_dsl", "4.8"), arch("sm_100", "sm_103"))
 _STORED = fact("storage", lambda name: name == "float8_e4m3fn", "float8_e4m3fn")
 _REDUCED = (*_HALVES, "float32")
 
@@ -140,6 +141,14 @@ KERNELS: tuple[Kernel, ...] = (
         needs=_FP8,
     ),
     _row("scaled_linear", "scaled_linear", grouped, needs=_GROUPED),
+    Kernel(
+        "scaled_linear",
+        "flashinfer_prims",
+        "kernels_cuda.scaled_linear:scaled_linear_prims",
+        _PRIMS,
+        scaled_rows,
+        priority=4,
+    ),
     _row("all_reduce_add_rms_norm", "collective", alike(3, *_REDUCED), whole_rows(2), _reduces),
     _row("all_reduce_rms_norm", "collective", alike(2, *_REDUCED), whole_rows(1), _reduces),
     _row(
@@ -166,5 +175,9 @@ KERNELS: tuple[Kernel, ...] = (
         attends(pages=_PAGES, heads=_HEADS),
     ),
 )
-"""The library's rows lead the portable ones by priority. It has no norm with a scale per token or group and no
-quantising activation: there the portable rows stand alone."""
+"""The library's rows lead the portable ones by priority, but for products with one scale per row: its tiles of 256 rows
+are mostly empty while tokens are decoded, so they are taken where they were measured faster.
+
+There are none where it does other than the op: no norm with a scale per token or group, no sum beside a norm that keeps
+its inputs whole, no quantising activation; and its samplers cut nuclei by sums of float32 and keep every tie at an edge
+(``air_top_p.cuh``, ``topk.cuh``), where a draw is exact."""

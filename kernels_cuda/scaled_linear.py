@@ -1,4 +1,4 @@
-"""Products of 8-bit floats with a scale per group and block, out of FlashInfer."""
+"""Products of 8-bit floats out of FlashInfer: with a scale per group and block, and with one per row."""
 
 from __future__ import annotations
 
@@ -48,3 +48,30 @@ def _whole(x: torch.Tensor, missing: int) -> torch.Tensor:
         return x.contiguous()
     kind = torch.uint8 if x.element_size() == 1 else x.dtype
     return torch.nn.functional.pad(x.view(kind), (0, 0, 0, missing)).view(x.dtype)
+
+
+def scaled_linear_prims(
+    x: torch.Tensor,
+    x_scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    result: str,
+    block: tuple[int, int] | None,
+) -> torch.Tensor:
+    """As the op, for ``float8_e4m3fn`` without blocks and a result of bfloat16."""
+    tokens = len(x)
+    out = torch.empty((tokens, len(weight)), dtype=getattr(torch, result), device=x.device)
+    if tokens:
+        call(
+            "flashinfer.prims_ts:fp8_linear",
+            a=x.contiguous(),
+            weight=weight.contiguous(),
+            a_scale=x_scale.view(-1).expand(tokens).contiguous(),
+            weight_scale=weight_scale.contiguous(),
+            bias=bias,
+            out_dtype=out.dtype,
+            out=out,
+        )
+    return out

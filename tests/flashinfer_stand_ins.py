@@ -115,6 +115,19 @@ def gemm_fp8_nt_groupwise(a, b, a_scale, b_scale, scale_major_mode=None, mma_sm=
     out.copy_(left @ right.T)
 """
 
+PRIMS = """
+def fp8_linear(a, weight, a_scale, weight_scale, bias=None, *, qkv_scale=None, config=None, out_dtype=torch.bfloat16,
+        output_quant_scale=None, out=None):
+    given = [x for x in (a, weight, a_scale, weight_scale, bias, out) if x is not None]
+    assert all(x.is_contiguous() for x in given) and a.shape[1] % 128 == 0 and len(a) > 0
+    assert a.dtype == weight.dtype == torch.float8_e4m3fn and a_scale.dtype == weight_scale.dtype == torch.float32
+    assert a_scale.shape == (len(a),) and weight_scale.shape == (len(weight),) and out.shape == (len(a), len(weight))
+    assert out.dtype == out_dtype == torch.bfloat16 and (bias is None or bias.dtype == torch.bfloat16)
+    total = a.double() * a_scale.double()[:, None] @ (weight.double() * weight_scale.double()[:, None]).T
+    out.copy_(total if bias is None else total + bias)
+    return out
+"""
+
 MLA = """
 class MLAPlanMetadata:
     @classmethod
@@ -181,5 +194,5 @@ def trtllm_batch_decode_with_kv_cache_mla(query, kv_cache, workspace_buffer, qk_
         out[at, 0] = (weights @ keys[:, :kv_lora_rank]).to(out.dtype)
 """
 
-TEXTS = {"mla": MLA, "gemm": GEMM, "prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
+TEXTS = {"mla": MLA, "gemm": GEMM, "prims_ts": PRIMS, "prefill": COMMON + PREFILL + CONTEXT, "decode": COMMON + DECODE}
 """Module → text."""

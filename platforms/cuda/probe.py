@@ -17,6 +17,7 @@ LIBRARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("torch", ("torch",)),
     "triton": ("triton", ("triton", "pytorch-triton")),
     "flashinfer": ("flashinfer", ("flashinfer-python",)),
+    "cutlass_dsl": ("cutlass", ("nvidia-cutlass-dsl",)),
 }
 
 

@@ -136,6 +136,47 @@ def test_products_are_of_whole_blocks(change, expected):
     assert bool(PRODUCT.accepts(TARGETS["sm_100"], product(**change))) is expected
 
 
+ROWWISE = next(row for row in KERNELS if row.op == "scaled_linear" and row.name == "flashinfer_prims")
+
+
+def test_products_by_rows_stand_behind_our_own_and_need_one_library_more():
+    own = [row for row in KERNELS if row.op == "scaled_linear" and row.name.startswith("triton") and row.priority > 0]
+    assert 0 <= ROWWISE.priority < min(row.priority for row in own)
+    assert not [target for target in TARGETS if ROWWISE.needs(TARGETS[target], {})]
+    for version, expected in (("4.7.9", set()), ("4.8.1", {"sm_100", "sm_103"})):
+        profiles = {
+            target: replace(profile, libraries={**profile.libraries, "cutlass_dsl": version})
+            for target, profile in TARGETS.items()
+        }
+        assert {target for target, profile in profiles.items() if ROWWISE.needs(profile, {})} == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"one": True}, True),
+        ({"bias": (HALF,)}, True),
+        ({"out": 33}, True),
+        ({"result": "float16"}, False),
+        ({"bias": ("float32",)}, False),
+        ({"width": 500}, False),
+        ({"width": 576}, False),
+        ({"block": (128, 128)}, False),
+        ({"stored": "int8"}, False),
+        ({"stored": "float8_e4m3fnuz"}, False),
+    ],
+    ids=str,
+)
+def test_products_by_rows(change, expected):
+    change = dict(change)
+    facts = product(**{"block": None, **{name: x for name, x in change.items() if name != "one"}})
+    x, _, weight, _, *bias = facts["call_shapes"]
+    scale = (1,) if change.get("one") else ("tokens", 1)
+    facts["call_shapes"] = (x, scale, weight, (weight[0],), *bias)
+    assert bool(ROWWISE.accepts(TARGETS["sm_100"], facts)) is expected
+
+
 DIMS = st.one_of(st.sampled_from(["tokens", 0, 1, 16, 64, 128]), st.none())
 FACTS = st.fixed_dictionaries(
     {},
@@ -156,6 +197,6 @@ FACTS = st.fixed_dictionaries(
 @given(FACTS)
 def test_rows_answer_whatever_they_are_asked(facts):
     for profile in (*TARGETS.values(), replace(TARGETS["sm_90"], limits={}, libraries={})):
-        for row in (*ROWS.values(), PRODUCT):
+        for row in (*ROWS.values(), PRODUCT, ROWWISE):
             for verdict in (row.needs(profile, facts), row.accepts(profile, facts)):
                 assert type(verdict) is Verdict and verdict.reason
