@@ -18,6 +18,7 @@ __all__ = ["ModelConfig", "Quantization", "Rope"]
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,14 @@ class Mla:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder with rotary attention and gated SiLU MLPs.
+    """A decoder with rotary attention and gated MLPs.
 
     ``max_position``: longest context in tokens, context extension included. ``head_dim``: of queries, whatever
     ``hidden_size / num_heads`` is. ``sliding_window``: tokens each position may look back on, itself included, in every
     layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
     stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
-    GGUF blocks; ``quantization``: of linear layers stored otherwise. What ends a text is the tokenizer's to say.
+    GGUF blocks; ``quantization``: of linear layers stored otherwise. ``activation``: of the gates of MLPs; of experts
+    only "silu". What ends a text is the tokenizer's to say.
     """
 
     architecture: Architecture
@@ -91,6 +93,7 @@ class ModelConfig:
     quantization: Quantization | None = None
     moe: Moe | None = None
     mla: Mla | None = None
+    activation: Activation = "silu"
 
     @staticmethod
     def from_hf(

@@ -9,6 +9,7 @@ from typing import get_args
 
 from engine.models.config import (
     MAX_LAYERS,
+    Activation,
     Architecture,
     Dtype,
     ModelConfig,
@@ -31,6 +32,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "DeepseekV2ForCausalLM": "deepseek_v2",
     "DeepseekV3ForCausalLM": "deepseek_v3",
 }
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 BIASED = ("llama", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 """Architectures whose config says whether projections of attention have a bias."""
 
@@ -44,7 +51,7 @@ def read_hf(
     rope_values = merge_rope(config, overrides or {}, source)
     fields = Fields(source, {**config, **(overrides or {})})
     architecture = _architecture(fields)
-    fields.choice("hidden_act", ("silu",), "silu")
+    activation = ACTIVATIONS[fields.choice("hidden_act", ACTIVATIONS, "silu")]
 
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
@@ -59,6 +66,9 @@ def read_hf(
     if mla:
         check_pairs(fields, mla, heads, quantization)
         mla = replace(mla, score_factor=read_score_factor(fields, rope_values, rope))
+    moe = read_moe(fields, architecture)
+    if moe and activation != "silu":
+        fields.refuse("hidden_act", "silu; experts have no other gate here")
     layers, vocab = fields.integer("num_hidden_layers", most=MAX_LAYERS), fields.integer("vocab_size")
     biased = architecture in BIASED and fields.flag("attention_bias", False)
     return ModelConfig(
@@ -83,8 +93,9 @@ def read_hf(
         dtype=_dtype(fields),
         weight_format="dense",
         quantization=quantization,
-        moe=read_moe(fields, architecture),
+        moe=moe,
         mla=mla,
+        activation=activation,
     )
 
 

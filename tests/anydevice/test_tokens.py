@@ -115,8 +115,11 @@ TINY = {
             "original_max_position_embeddings": 64,
         }
     },
+    "llama-gelu": {"hidden_act": "gelu"},
+    "llama-gelu-tanh": {"hidden_act": "gelu_pytorch_tanh", "mlp_bias": True},
     "mistral": {"sliding_window": 7},
     "qwen2": {},
+    "qwen2-gelu-new": {"hidden_act": "gelu_new"},
     "qwen3": {},
 }
 

@@ -78,6 +78,29 @@ def test_H_FUS_06_every_attribute_of_a_matched_call_is_in_the_fused_one(name, ta
             assert chosen(found, op) == ({"triton"} if power or op.startswith("silu") else {"aiter"})
 
 
+@pytest.mark.parametrize(("activation", "approximate"), [("gelu", "none"), ("gelu_tanh", "tanh")])
+@pytest.mark.parametrize(("model", "fused"), [(STATIC, "static"), (BLOCK, "dynamic")], ids=["static", "block"])
+@pytest.mark.parametrize(("name", "target"), TARGETS)
+def test_H_FUS_06_the_form_of_a_gate_is_in_the_fused_call(name, target, model, fused, activation, approximate):
+    found = plan(described(name, target), replace(model, activation=activation), "-cc.custom_ops+=all")
+    calls = [call for one in found.ranges for call in one.program.calls if "and_mul" in call.op]
+    assert calls and all(call.attributes["approximate"] == approximate for call in calls)
+    quantises = any(call.op.startswith("quantize") for one in found.ranges for call in one.program.calls)
+    acts = bool(report(found, "fuse_act_quant").matched)
+    assert {call.op for call in calls} == {f"gelu_and_mul_quantize_{fused}" if acts else "gelu_and_mul"}
+    assert acts is (quantises and name != "cpu")
+    assert "reference" not in chosen(found, calls[0].op) or name == "cpu"
+
+
+def test_a_program_without_a_kernel_for_its_gate_is_told_both_names():
+    gelu = replace(STATIC, activation="gelu_tanh")
+    for words, acts in [((), False), (("-cc.custom_ops+=+gelu_and_mul",), True)]:
+        found = plan(described("cuda", "sm_90"), gelu, "-cc.custom_ops+=none", *words)
+        row = report(found, "fuse_act_quant")
+        assert bool(row.matched) is acts
+        assert acts or "+silu_and_mul or +gelu_and_mul would bring one" in row.reason
+
+
 @pytest.mark.parametrize(("name", "target"), TARGETS)
 @pytest.mark.parametrize("rule", ["fuse_norm_quant", "fuse_act_quant"])
 def test_H_FUS_09_a_rule_asked_for_on_a_model_that_is_not_quantised_is_told(name, target, rule):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import UserError
+from engine.models import Layout, build_program
 from engine.models.config import ModelConfig, Rope
 from engine.weights.gguf_file import open_gguf
 from tests.checkpoints import builtin_gguf, hf_config, write_gguf
@@ -65,6 +66,24 @@ def test_architectures_differ_where_they_should() -> None:
     assert _hf("qwen3", head_dim=None, hidden_size=100).head_dim == 128
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("act", "op", "attributes"),
+    [
+        ("silu", "silu_and_mul", {}),
+        ("gelu", "gelu_and_mul", {"approximate": "none"}),
+        ("gelu_new", "gelu_and_mul", {"approximate": "tanh"}),
+        ("gelu_pytorch_tanh", "gelu_and_mul", {"approximate": "tanh"}),
+    ],
+)
+def test_the_gate_of_a_program_is_what_the_config_names(
+    architecture: str, act: str, op: str, attributes: dict[str, Any]
+) -> None:
+    program = build_program(_hf(architecture, hidden_act=act), Layout("float32", 4, "float32"))
+    gates = [call for call in program.calls if call.op.endswith("_and_mul")]
+    assert [(call.op, dict(call.attributes)) for call in gates] == [(op, attributes)] * 2
+
+
 def test_model_type_stands_in_for_architectures() -> None:
     assert _hf("qwen2", architectures=None).architecture == "qwen2"
 
@@ -101,7 +120,7 @@ def test_gguf_and_hub_agree(tmp_path: Path, architecture: str) -> None:
         ({"rope_theta": 10**400}, "rope_theta"),
         ({"head_dim": 15}, "rope"),
         ({"head_dim": 1 << 20}, "heads of"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"hidden_act": "relu"}, "hidden_act"),
         ({"torch_dtype": "float64"}, "torch_dtype"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
