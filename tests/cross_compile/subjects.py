@@ -20,7 +20,7 @@ from engine.plan_values import Plan
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Kernel
 from tests.described_plans import PLUGINS, TARGETS, plan
-from tests.model_configs import LLAMA, MODELS
+from tests.model_configs import BLOCK, LLAMA, MODELS, STATIC
 
 WORDS = (("-O0", "-cc.custom_ops=all"), ("-cc.custom_ops=all",))
 """Settings that lead to different calls: no fusion, and fusions wherever a row exists."""
@@ -40,6 +40,13 @@ SHAPES = (
     _heads(256, dtype="float32"),
 )
 """Heads that tiles of attention depend on, beside those of the models."""
+
+GATES = tuple(
+    replace(model, name=f"{model.name} {kind}", activation=kind, num_layers=1)
+    for model in (LLAMA, STATIC, BLOCK)
+    for kind in ("gelu", "gelu_tanh")
+)
+"""Gates of MLPs that none of the models has."""
 
 
 def devices() -> list[DeviceProfile]:
@@ -68,7 +75,7 @@ def _plans(profile: DeviceProfile) -> Iterator[Plan]:
     for model in MODELS:
         for words in WORDS:
             yield plan(profile, model, *words)
-    for model in SHAPES:
+    for model in (*SHAPES, *GATES):
         yield plan(profile, model, "-cc.custom_ops=all")
 
 
