@@ -1,7 +1,6 @@
 """Checkpoints of 8-bit weights, served as they are stored, with and without fused quantisation."""
 
 import pytest
-import torch
 
 from engine import LLM, SamplingParams
 from tests.anydevice.test_quantised_checkpoints import PROMPT, made_of, write
