@@ -10,7 +10,7 @@ from engine.kernels.units import make_all
 from kernels_triton import budget
 from tests.cross_compile.subjects import devices, units_on
 
-PROCESSES, EVERY = 2, 200
+PROCESSES, EVERY = 2, 50
 """Compilers at a time, and forms after which what is known is written."""
 
 

@@ -1,5 +1,5 @@
-"""Every form that is held to the budget: what plans of the reference models would start on each described device, and,
-for rows that none of them reaches, what the op's cases would."""
+"""Every form that is held to the budget: what plans of the reference models would start on each described device, what
+the grid would, and, for rows that none of them reaches, what the op's cases would."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from engine.plan.kernels import ask, call_facts
 from engine.plan_values import Plan
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Kernel
+from tests.cross_compile.grid import add_grid
 from tests.described_plans import PLUGINS, TARGETS, plan
 from tests.model_configs import BLOCK, LLAMA, MODELS, STATIC
 
@@ -39,7 +40,7 @@ SHAPES = (
     _heads(128, dtype="float16", sliding_window=1024),
     _heads(256, dtype="float32"),
 )
-"""Heads that tiles of attention depend on, beside those of the models."""
+"""Heads beside those of the models."""
 
 GATES = tuple(
     replace(model, name=f"{model.name} {kind}", activation=kind, num_layers=1)
@@ -64,6 +65,8 @@ def units_on(profile: DeviceProfile, steps: tuple[Step, ...] = SIZES) -> Units:
         for unit, names in more.rows.items():
             found.rows.setdefault(unit, {}).update(names)
         found.problems |= more.problems
+    for row in rows:
+        add_grid(found, row, OPS[row.op], profile)
     reached = {name for names in found.rows.values() for name in names}
     for row in rows:
         if f"{row.op}/{row.name}" not in reached and row.needs(profile, {}):
