@@ -7,8 +7,9 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from kernels_triton.launch import block, jit, launch, rows, warps_for
-from kernels_triton.rotary import copy_columns, halves, store_head, turned
+from kernels_triton.heads import copy_heads, keep_heads, turned_heads
+from kernels_triton.launch import block, jit, launch, rows, sixteens, wide
+from kernels_triton.rotary import ELEMENTS
 
 Tensor = torch.Tensor
 
@@ -31,39 +32,54 @@ def latent_kernel(
     page: tl.int32,
     heads: tl.int32,
     keys: tl.int32,
-    rank: tl.int32,
-    half: tl.int32,
-    dim: tl.int32,
     TURN: tl.constexpr,
+    EACH: tl.constexpr,
+    HEAD: tl.constexpr,
+    DIM: tl.constexpr,
+    TURNED: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,
-    BLOCK: tl.constexpr,
+    RANK: tl.constexpr,
+    LATENT: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
-    """Program (token, head): query heads (only if ``TURN``), then heads of the key (one, all of it, if it is not
-    turned), then the latent."""
+    """Program (token, part): ``EACH`` query heads (only if ``TURN``), then heads of the key (one, all of it, if it is
+    not turned), then the latent."""
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    part = tl.program_id(1)
+    if WIDE:
+        q_stride, k_stride, table_stride = sixteens(q_stride), sixteens(k_stride), sixteens(table_stride)
+        latent_stride, block_stride = sixteens(latent_stride), sixteens(block_stride)
+        place_stride = sixteens(place_stride)
     slot = tl.load(slots + token).to(tl.int64)
     kept = slot >= 0
     place = tl.maximum(slot, 0)
     cache += place // page * block_stride + place % page * place_stride
+    each = tl.arange(0, EACH)[:, None]
     if TURN:
         table += token * table_stride
-        if head < heads:
-            x = q + token * q_stride + head * dim
-            first, second, rest = turned(x, x, table, half, dim, 0.0, False, HALF, REST)
-            store_head(q_out + (token * heads + head) * dim, first, second, rest, half, dim, head >= 0, HALF, REST)
-    key = head - heads
-    if (key >= 0) & (key < keys):
-        x = k + token * k_stride + key * dim
-        out = cache + rank + key * dim
+        queries = (heads + EACH - 1) // EACH
+        if part < queries:
+            head = part * EACH + each
+            own = head < heads
+            x = q + token * q_stride + head * HEAD
+            first, second, rest = turned_heads(x, own, None, table, 0.0, False, HEAD, TURNED, HALF, REST)
+            out = q_out + token * (heads * HEAD) + head * HEAD
+            keep_heads(out, first, second, rest, own, None, 0.0, HEAD, TURNED, HALF, REST)
+        part -= queries
+    count = (keys + EACH - 1) // EACH
+    if (part >= 0) & (part < count):
+        head = part * EACH + each
+        own = (head < keys) & kept
+        x, out = k + token * k_stride + head * HEAD, cache + RANK + head * HEAD
         if TURN:
-            first, second, rest = turned(x, x, table, half, dim, 0.0, False, HALF, REST)
-            store_head(out, first, second, rest, half, dim, kept, HALF, REST)
+            first, second, rest = turned_heads(x, own, None, table, 0.0, False, HEAD, TURNED, HALF, REST)
+            keep_heads(out, first, second, rest, own, None, 0.0, HEAD, TURNED, HALF, REST)
         else:
-            copy_columns(x, out, dim, kept, BLOCK)
-    if key == keys:
-        copy_columns(latent + token * latent_stride, cache, rank, kept, BLOCK)
+            copy_heads(x, out, own, None, 0.0, HEAD, DIM)
+    if part == count:
+        one = tl.arange(0, 1)[:, None]
+        copy_heads(latent + token * latent_stride + one, cache + one, (one == 0) & kept, None, 0.0, RANK, LATENT)
 
 
 def _run(
@@ -75,19 +91,26 @@ def _run(
     heads = 0 if query is None else query.shape[1] // dim
     keys, rank = key.shape[1] // dim, lower.shape[1]
     out = None if query is None else torch.empty_like(query, memory_format=torch.contiguous_format)
-    sizes = halves(angles, dim) if angles is not None else dict(HALF=1, REST=0)
-    size = block(max(dim, rank), 1024)
+    half = 0 if angles is None else angles.shape[-1] // 2
+    rest = dim - 2 * half
+    each = block(max(heads, keys), max(ELEMENTS // block(dim), 1))
+    strides = [0 if x is None else x.stride(0) for x in (query, key, angles, lower)]
     launch(
         latent_kernel,
-        (key.shape[0], heads + keys + 1),
+        (key.shape[0], -(-heads // each) + -(-keys // each) + 1),
         *(query, key, angles, lower, out, cache, slots),
-        *(0 if x is None else x.stride(0) for x in (query, key, angles, lower)),
-        *(cache.stride(0), cache.stride(1), cache.shape[1]),
-        *(heads, keys, rank, 0 if angles is None else angles.shape[-1] // 2, dim),
-        warps=warps_for(size),
+        *(*strides, cache.stride(0), cache.stride(1), cache.shape[1], heads, keys),
+        warps=4,
         TURN=angles is not None,
-        BLOCK=size,
-        **sizes,
+        EACH=each,
+        HEAD=dim,
+        DIM=block(dim),
+        TURNED=half,
+        HALF=block(half),
+        REST=block(rest) if rest else 0,
+        RANK=rank,
+        LATENT=block(rank),
+        WIDE=wide(dim, half, rank, *strides, cache.stride(0), cache.stride(1)),
     )
     return out
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
 from kernels_triton.heads import copy_heads, keep_heads, turned_heads
@@ -16,53 +15,6 @@ Tensor = torch.Tensor
 
 ELEMENTS = 2048
 """Of the heads of one program together, at most, where a head has no more."""
-
-
-@triton.jit
-def turned(x, weight, table, half, dim, eps, NORM: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr):
-    """The head at ``x``, its first ``2 * half`` columns turned: both halves and the rest, in its type."""
-    kind = x.dtype.element_ty
-    at = tl.arange(0, HALF)
-    inside = at < half
-    first = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(x + half + at, mask=inside, other=0.0).to(tl.float32)
-    rest = first
-    if REST:
-        beyond = 2 * half + tl.arange(0, REST)
-        rest = tl.load(x + beyond, mask=beyond < dim, other=0.0).to(tl.float32)
-    if NORM:
-        squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
-        if REST:
-            squares += tl.sum(rest * rest, axis=0)
-        inverse = tl.rsqrt(squares / dim + eps)
-        first = first * inverse * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-        second = second * inverse * tl.load(weight + half + at, mask=inside, other=0.0).to(tl.float32)
-        first, second = first.to(kind).to(tl.float32), second.to(kind).to(tl.float32)
-        if REST:
-            rest = rest * inverse * tl.load(weight + beyond, mask=beyond < dim, other=0.0).to(tl.float32)
-    cos = tl.load(table + at, mask=inside, other=0.0)
-    sin = tl.load(table + half + at, mask=inside, other=0.0)
-    return (first * cos - second * sin).to(kind), (second * cos + first * sin).to(kind), rest.to(kind)
-
-
-@triton.jit
-def store_head(out, first, second, rest, half, dim, kept, HALF: tl.constexpr, REST: tl.constexpr):
-    """What ``turned`` gave to ``out``, where ``kept``."""
-    at = tl.arange(0, HALF)
-    tl.store(out + at, first.to(out.dtype.element_ty), mask=(at < half) & kept)
-    tl.store(out + half + at, second.to(out.dtype.element_ty), mask=(at < half) & kept)
-    if REST:
-        beyond = 2 * half + tl.arange(0, REST)
-        tl.store(out + beyond, rest.to(out.dtype.element_ty), mask=(beyond < dim) & kept)
-
-
-@triton.jit
-def copy_columns(source, target, count, kept, BLOCK: tl.constexpr):
-    """``count`` elements, where ``kept``."""
-    for first in range(0, count, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        value = tl.load(source + at, mask=(at < count) & kept, other=0.0)
-        tl.store(target + at, value.to(target.dtype.element_ty), mask=(at < count) & kept)
 
 
 @jit
@@ -151,13 +103,6 @@ def head_kernel(
             x = v + token * v_stride + head * HEAD
             own = (head < kv_heads) & kept
             copy_heads(x, cache + side_stride + head * head_stride, own, v_scale, LARGEST, HEAD, DIM)
-
-
-def halves(table: Tensor, head_dim: int) -> dict[str, Any]:
-    """Constants of ``turned`` for this table."""
-    half = table.shape[-1] // 2
-    rest = head_dim - 2 * half
-    return dict(HALF=block(half), REST=block(rest) if rest else 0)
 
 
 def _run(
