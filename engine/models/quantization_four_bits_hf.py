@@ -99,7 +99,7 @@ def read_packed(group: Fields, weights: Fields, form: str, ignored: tuple[str, .
     return Quantization(
         "compressed-tensors",
         "int4",
-        reach,  # type: ignore[arg-type]
+        reach,
         "none",
         block,
         ignored,
