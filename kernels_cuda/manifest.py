@@ -64,7 +64,9 @@ def _row(op: str, module: str, *accepts: Predicate, needs: Predicate = _FLASHINF
     return Kernel(op, "flashinfer", f"kernels_cuda.{module}:{op}", needs, all_of(*accepts), 10, **more)
 
 
-def _steps(op: str, kind: str, prepare: str, priority: int, needs: Predicate, *accepts: Predicate) -> Kernel:
+def _steps(
+    op: str, kind: str, prepare: str, workspace: str, priority: int, needs: Predicate, *accepts: Predicate
+) -> Kernel:
     """A row whose calls share what ``prepare`` makes of a step; captured, it serves one new token of each request."""
     module = f"kernels_cuda.{op}"
     suffix = f"_{kind}" if kind else ""
@@ -76,6 +78,7 @@ def _steps(op: str, kind: str, prepare: str, priority: int, needs: Predicate, *a
         all_of(stepwise, *accepts),
         priority,
         graph_batches="single",
+        workspace=f"kernels_cuda.workspace:{workspace}",
         prepare=f"{module}:{prepare}",
     )
 
@@ -160,18 +163,18 @@ KERNELS: tuple[Kernel, ...] = (
         _reduces,
         needs=_FP8,
     ),
-    _steps("mla_attention", "", "prepare", 10, _FLASHINFER, attends_latents),
-    _steps("mla_attention", "trtllm", "prepare_decode", 11, _PRECOMPILED, attends_in_bfloat16),
+    _steps("mla_attention", "", "prepare", "planned", 10, _FLASHINFER, attends_latents),
+    _steps("mla_attention", "trtllm", "prepare_decode", "either", 11, _PRECOMPILED, attends_in_bfloat16),
     _steps(
-        *("attention", "", "prepare_planned", 10, _FLASHINFER),
+        *("attention", "", "prepare_planned", "planned", 10, _FLASHINFER),
         attends(pages=_PAGES, heads=_HEADS, softcap=True, stored=True),
     ),
     _steps(
-        *("attention", "xqa", "prepare_decode", 11, all_of(_FLASHINFER, arch("sm_90", "sm_120", "sm_121"))),
+        *("attention", "xqa", "prepare_decode", "either", 11, all_of(_FLASHINFER, arch("sm_90", "sm_120", "sm_121"))),
         attends(pages=(*_PAGES, 128), heads=_HEADS, group=16, stored=True),
     ),
     _steps(
-        *("attention", "trtllm", "prepare_context", 12, _PRECOMPILED),
+        *("attention", "trtllm", "prepare_context", "precompiled", 12, _PRECOMPILED),
         attends(pages=_PAGES, heads=_HEADS),
     ),
 )

@@ -3,7 +3,9 @@ on a device."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -19,6 +21,21 @@ COUNTERS = 4 << 20
 def zeroed(device: torch.device, size: int, name: str) -> torch.Tensor:
     """``size`` bytes, zero when first used, for everything that says the same ``name``."""
     return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def planned(facts: Mapping[str, Any]) -> int:
+    """Bytes of rows whose steps are all planned: parts, and a schedule each for eager and for captured ones."""
+    return FLOATS + 2 * INTEGERS
+
+
+def precompiled(facts: Mapping[str, Any]) -> int:
+    """Bytes of rows that plan nothing."""
+    return FLOATS + COUNTERS
+
+
+def either(facts: Mapping[str, Any]) -> int:
+    """Bytes of rows that plan the steps that they do not decode."""
+    return planned(facts) + precompiled(facts)
 
 
 def arch_of(device: torch.device) -> str:

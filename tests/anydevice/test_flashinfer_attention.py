@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kernels_cuda.library
-from engine.bind import load_target
+from engine.bind import load_target, workspace_of
 from engine.graphs.preparing import prepare_alone
 from engine.ops import OPS
 from engine.ops.compare import specs_of
@@ -22,6 +22,7 @@ from platforms.cuda.targets import TARGETS
 from tests.device.prepared import check_steps
 from tests.library_stand_ins import install_flashinfer
 
+_zeros = torch.zeros
 OP = OPS["attention"]
 ROWS = {row.name: row for row in KERNELS if row.op == "attention" and row.name.startswith("flashinfer")}
 DEVICE = {"flashinfer": "sm_80", "flashinfer_xqa": "sm_90", "flashinfer_trtllm": "sm_100"}
@@ -97,6 +98,20 @@ def test_a_stored_cache_is_read_with_its_scales(name, batch):
     before = tensors[0].clone()
     same(run(name, tensors), tensors)
     assert torch.equal(tensors[0], before)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_says_what_it_keeps_to_work_in(name, monkeypatch):
+    """What steps that are planned and steps that are not leave on the device, schedules aside: one is in the library,
+    one is of graphs."""
+    made = {}
+    monkeypatch.setattr(torch, "zeros", lambda *size, **more: made.setdefault(len(made), _zeros(*size, **more)))
+    decode, prompt = given([1, 1, 1], [9, 33, 48]), given([5, 1], [9, 33])
+    run(name, prompt)
+    run(name, decode)
+    kept = sum(tensor.nbytes for tensor in made.values() if tensor.nbytes >= 1 << 20)
+    said = workspace_of(ROWS[name], attributes(), specs_of(decode))
+    assert kept > 0 and kept <= said <= kept + 2 * workspace.INTEGERS + workspace.COUNTERS
 
 
 def test_scores_are_capped():
