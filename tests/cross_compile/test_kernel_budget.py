@@ -3,6 +3,7 @@ and a tenth of the rest, another one each day; all of it with
 ``ENGINE_EVERY_KERNEL=1``, as ``make test-all`` has it."""
 
 import datetime
+import itertools
 import json
 import os
 import zlib
@@ -11,9 +12,12 @@ from dataclasses import replace
 import pytest
 import triton
 
-from engine.kernels.units import make_all
+from engine.kernels.units import Units, make_all
 from kernels_triton import budget
-from tests.cross_compile.subjects import devices, row_names, units_on
+from kernels_triton.manifest import ROWS
+from platforms.contract import Verdict
+from tests.cross_compile.grid import HEADS, add_grid
+from tests.cross_compile.subjects import OPS, devices, row_names, units_on
 
 PROCESSES, PARTS = 2, 10
 ADVICE = "run `make budget` and read what changes in kernels_triton/budget.json"
@@ -50,6 +54,30 @@ def test_every_row_names_its_forms(found):
     assert not [problem for _, one in found for problem in one.problems]
     reached = {name for _, one in found for names in one.rows.values() for name in names}
     assert row_names() <= reached
+
+
+def test_every_head_and_type_has_its_form_on_every_device(found):
+    for profile, one in found:
+        names = [unit.name for unit in one.rows if "attention_kernel" in unit.name]
+        kinds = {"bf16,bf16", "fp16,fp16", "fp32,fp32", *(f"bf16,{kept}" for kept in eight(profile))}
+        for head, kind in itertools.product(HEADS, kinds):
+            shown = [name for name in names if f" HEAD={head} " in name and kind in name.replace("~", "")]
+            assert shown, (profile.arch, head, kind)
+
+
+def eight(profile):
+    """Triton's words for the 8-bit floats that a cache may hold there."""
+    words = {"dtype.fp8_e4m3fn": "fp8e4nv", "dtype.fp8_e4m3fnuz": "fp8e4b8"}
+    return [word for feature, word in words.items() if feature in profile.features]
+
+
+def test_a_call_of_the_grid_that_a_row_refuses_is_said():
+    units = Units({}, {})
+    row = next(row for row in ROWS if row.op == "mla_attention")
+    refusing = replace(row, accepts=lambda profile, facts: Verdict(False, "not today"))
+    add_grid(units, refusing, OPS["mla_attention"], devices()[0])
+    (said,) = units.problems
+    assert "mla_attention/triton refuses a call of the grid" in said and "not today" in said and not units.rows
 
 
 @pytest.mark.timeout(3000 if EVERYTHING else 900)
