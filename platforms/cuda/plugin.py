@@ -24,6 +24,7 @@ from platforms.contract import (
 from platforms.machine import Machine
 
 _WIDE_CAPTURE = ("blackwell",)
+_LONG_PAGES = ("sm_100", "sm_103")
 _OLDER = frozenset({"turing", "ampere"})
 
 
@@ -64,7 +65,10 @@ class CudaPlugin(PlatformPlugin):
             1024 if wide else 512,
             f"{profile.family}: the caps users know are 1024 on blackwell and 512 elsewhere; larger graphs cost memory",
         )
-        return (cap, *batch_settings(profile, facts, _OLDER))
+        pages: tuple[Setting, ...] = ()
+        if facts.get("mla") and profile.arch in _LONG_PAGES and "flashinfer" in profile.libraries:
+            pages = (Setting("cache.block_size", 64, f"{profile.arch}: what its kernels of latent attention read"),)
+        return (cap, *pages, *batch_settings(profile, facts, _OLDER))
 
     def open(self, index: int) -> Runtime:
         from platforms.cuda.runtime import open_device

@@ -14,6 +14,8 @@ from tests.model_configs import MLA, STATIC
         ("sm_90", ("--block-size", "64"), "flashinfer"),
         ("sm_100", ("--block-size", "64"), "flashinfer_trtllm"),
         ("sm_103", ("--block-size", "32"), "flashinfer_trtllm"),
+        ("sm_100", (), "flashinfer_trtllm"),
+        ("sm_90", (), "flashinfer"),
         ("sm_100", ("--block-size", "16"), "flashinfer"),
         ("sm_100", ("--block-size", "64", "--dtype", "float16"), "flashinfer"),
     ],
