@@ -3,6 +3,7 @@ GPTQModel, and compressed-tensors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -26,7 +27,8 @@ def read_awq(fields: Fields) -> Quantization:
         fields.refuse("backend", "one that writes AutoAWQ's layout")
     fields.flag("zero_point", True)
     reach, block = _reach(fields)
-    ignored = names(fields, "modules_to_not_convert")
+    # AutoAWQ leaves out every module whose name holds an entry, wherever that stands.
+    ignored = tuple(f"re:.*{re.escape(name)}" for name in names(fields, "modules_to_not_convert"))
     return Quantization(
         "awq",
         "int4",
@@ -46,6 +48,7 @@ def read_gptq(fields: Fields) -> Quantization:
     only(fields, "bits", 4)
     form = fields.choice("checkpoint_format", ("gptq", "gptq_v2"), "gptq")
     only(fields, "is_marlin_format", False)
+    only(fields, "pack_dtype", "int32")
     only(fields, "modules_in_block_to_quantize", [])
     fields.flag("sym", True)
     ordered = fields.flag("desc_act", False)

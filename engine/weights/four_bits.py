@@ -19,15 +19,24 @@ if TYPE_CHECKING:
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Row, within its eight, that each four bits hold."""
 PLAIN_ORDER = tuple(range(8))
+_TURNED = ("awq", "gptq")
+"""Layouts that lie on their side."""
 
 
 def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = PLAIN_ORDER) -> Tensor:
-    """int32 → uint8 with eight times the length along ``axis``. ``order``: where, within its eight, each four bits
-    belong."""
+    """int32 [n, m] → uint8 [8 n, m], or [n, 8 m] along ``axis`` 1. ``order``: where, within its eight, each four bits
+    belong, along axis 0."""
     import torch
 
-    parts = [(words >> 4 * order.index(place) & 15).to(torch.uint8) for place in range(8)]
-    return torch.stack(parts, dim=axis + 1).flatten(axis, axis + 1)
+    # Bytes of a word lie from its lowest on, on every host that torch runs on.
+    halves = words.flatten().view(torch.uint8)
+    eights = torch.stack((halves & 15, halves >> 4), dim=-1).view(*words.shape, 8)
+    if axis:
+        return eights.flatten(1)
+    found = eights.transpose(1, 2).contiguous()
+    if order != PLAIN_ORDER:
+        found = found[:, [order.index(place) for place in range(8)]]
+    return found.flatten(0, 1)
 
 
 def values(scheme: Quantization, stored: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -36,25 +45,24 @@ def values(scheme: Quantization, stored: Tensor, shape: tuple[int, int]) -> Tens
     if scheme.layout == "pairs":
         found = _halves(stored)
     elif scheme.layout == "awq":
-        found = nibbles(stored, 1, AWQ_ORDER).T
+        found = nibbles(stored.T, 0, AWQ_ORDER)
     else:
-        found = nibbles(stored, 0).T if scheme.layout == "gptq" else nibbles(stored, 1)
+        found = nibbles(stored.T if scheme.layout == "gptq" else stored, 1)
     return found[: shape[0], : shape[1]]
 
 
 def zeros(scheme: Quantization, stored: Tensor, rows: int) -> Tensor:
     """uint8 0..15 [rows, groups]. stored: int32 [groups, rows / 8], or [rows / 8, groups] (``rows``), sizes rounded
     up."""
-    if scheme.layout == "rows":
-        return nibbles(stored, 0)[:rows]
-    found = nibbles(stored, 1, AWQ_ORDER if scheme.layout == "awq" else PLAIN_ORDER).T[:rows]
+    order = AWQ_ORDER if scheme.layout == "awq" else PLAIN_ORDER
+    found = nibbles(stored.T if scheme.layout in _TURNED else stored, 0, order)[:rows]
     # Added within four bits, as the format's own kernels do.
     return found + 1 & 15 if scheme.one_less else found
 
 
 def scales(scheme: Quantization, stored: Tensor, rows: int) -> Tensor:
     """[rows, groups], exponents as they are. stored: [groups, rows] (``awq``, ``gptq``), [rows, groups] or [rows]."""
-    return stored.T if scheme.layout in ("awq", "gptq") else stored.reshape(rows, -1)
+    return stored.T if scheme.layout in _TURNED else stored.reshape(rows, -1)
 
 
 def check_runs(g_idx: Tensor, group: int, name: str) -> None:
@@ -83,10 +91,14 @@ def unpacked(scheme: Quantization, values: Tensor, scales: Tensor, zeros: Tensor
         whole, sizes = e2m1(values.to(torch.int32)), torch.exp2(scales.float() - BIAS)
     else:
         whole, sizes = values.to(torch.float32), scales.float()
-    for at, part in enumerate(whole.split(group, 1)):
+    count = whole.shape[1] // group
+    parts = [(whole[:, : count * group].unflatten(1, (count, group)), slice(count))]
+    if whole.shape[1] % group:
+        parts.append((whole[:, None, count * group :], slice(count, None)))
+    for part, which in parts:
         if scheme.kind == "int4":
-            part -= 8 if zeros is None else zeros[:, at : at + 1]
-        part *= sizes[:, at : at + 1]
+            part -= 8 if zeros is None else zeros[:, which, None]
+        part *= sizes[:, which, None]
     return whole
 
 

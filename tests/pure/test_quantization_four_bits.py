@@ -57,7 +57,10 @@ def int4(method: str, group: int | None, **more: Any) -> Quantization:
     [
         (AWQ, int4("awq", 128, layout="awq", **NAMES)),
         ({**AWQ, "version": "GEMM", "zero_point": False, "group_size": -1}, int4("awq", None, layout="awq", **NAMES)),
-        ({**AWQ, "modules_to_not_convert": ["gate"]}, int4("awq", 128, layout="awq", ignored=("gate",), **NAMES)),
+        (
+            {**AWQ, "modules_to_not_convert": ["mlp.gate"]},
+            int4("awq", 128, layout="awq", ignored=(r"re:.*mlp\.gate",), **NAMES),
+        ),
         (GPTQ, int4("gptq", 128, layout="gptq", one_less=True, **NAMES)),
         ({**GPTQ, "checkpoint_format": "gptq_v2", "group_size": 32}, int4("gptq", 32, layout="gptq", **NAMES)),
         ({**GPTQ, "desc_act": True}, int4("gptq", 128, layout="gptq", one_less=True, ordered=True, **NAMES)),
@@ -108,6 +111,7 @@ def test_methods(given: Any, expected: Quantization) -> None:
         ({**AWQ, "zero_point": "yes"}, ["quantization_config.zero_point"]),
         ({**GPTQ, "bits": 3}, ["quantization_config.bits", "3", "expected 4"]),
         ({**GPTQ, "checkpoint_format": "marlin"}, ["checkpoint_format", "marlin", "gptq or gptq_v2"]),
+        ({**GPTQ, "pack_dtype": "int8"}, ["pack_dtype", "int8", "int32"]),
         ({**GPTQ, "is_marlin_format": True}, ["is_marlin_format"]),
         ({**GPTQ, "dynamic": {"+:.*down.*": {"bits": 8}}}, ["dynamic", "-:"]),
         ({**GPTQ, "dynamic": {"-:(": {}}}, ["dynamic", "-:("]),
@@ -129,3 +133,11 @@ def test_what_is_not_known_is_refused_by_field(given: Any, words: list[str]) -> 
         read(given)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_AWQ_leaves_out_every_name_that_holds_an_entry() -> None:
+    found = read({**AWQ, "modules_to_not_convert": ["gate", "layers.1"]})
+    assert found is not None
+    for module in ("model.layers.0.mlp.gate", "model.layers.0.mlp.gate_proj", "model.layers.11.mlp.up_proj"):
+        assert found.ignores(module)
+    assert not found.ignores("model.layers.2.mlp.up_proj")
