@@ -123,7 +123,7 @@ def test_gguf_and_hub_agree(tmp_path: Path, architecture: str) -> None:
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"torch_dtype": "float64"}, "torch_dtype"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
         ({"rope_scaling": "linear"}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
