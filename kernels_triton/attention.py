@@ -233,7 +233,7 @@ def _attend(
         **stored,
     )
     if splits > 1:
-        merge(left, starts, v_scale, out_scale, out, KIND=KINDS[q.dtype], DIM=dim, PARTS=16, **stored)
+        merge(left, starts, v_scale, out_scale, out, KIND=KINDS[q.dtype], **stored)
     return out
 
 

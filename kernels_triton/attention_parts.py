@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kernels_triton.attention_merge import merge_kernel
-from kernels_triton.launch import launch
+from kernels_triton.launch import block, launch
 
 Tensor = torch.Tensor
 
@@ -114,12 +114,15 @@ def merge(
 ) -> None:
     """The second half of a split step: ``out`` from what ``partials`` holds."""
     splits, tokens, heads, columns = left[0].shape
+    dim = max(block(columns), 16)
     launch(
         merge_kernel,
         (tokens, heads),
         *(*left, starts, v_scale, out_scale, out, starts.shape[0] - 1, tokens, heads, splits),
         warps=4,
         HEAD=columns,
+        DIM=dim,
         WIDTH=128,
+        PARTS=16 if dim <= 128 else 8,
         **constants,
     )

@@ -38,7 +38,7 @@ class Family:
 _EXACT = {64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)}
 _EXACT_NVIDIA = _EXACT | {256: Tile(16, 16, 4)}
 _SMALL = Family(
-    decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 16, 4, 2)},
+    decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 16, 8, 2)},
     mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
     prompt={64: Tile(128, 64, 8), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
     exact=_EXACT_NVIDIA,
@@ -53,11 +53,16 @@ _SERVER = Family(
 )
 _AMPERE = replace(
     _SERVER,
+    decode=_SERVER.decode | {128: Tile(16, 64, 8, 2)},
     mixed=_SERVER.mixed | {128: Tile(64, 32, 4, 2)},
     prompt=_SERVER.prompt | {128: Tile(128, 32, 8, 2)},
     units=108,
 )
-_BLACKWELL = replace(_SERVER, mixed=_SERVER.mixed | {128: Tile(64, 64, 8, 2)})
+_BLACKWELL = replace(
+    _SERVER,
+    decode=_SERVER.decode | {256: Tile(16, 32, 8, 2)},
+    mixed=_SERVER.mixed | {128: Tile(64, 64, 8, 2)},
+)
 _CDNA = Family(
     decode={64: Tile(16, 64, 4), 128: Tile(16, 64, 4), 256: Tile(16, 32, 4)},
     mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 4)},

@@ -92,8 +92,8 @@ def mla_kernel(
             number = tl.load(table + where // PAGE, mask=seen, other=0).to(tl.int64)
             there = cache + number * block_stride + where % PAGE * place_stride
             if CHUNK >= TURN:
-                some = seen[:, None] & (turn < ROPE)[None, :]
-                side = tl.load(there[:, None] + RANK + turn[None, :], mask=some, other=0.0)
+                both = seen[:, None] & (turn < ROPE)[None, :]
+                side = tl.load(there[:, None] + RANK + turn[None, :], mask=both, other=0.0)
                 scores = tl.dot(turned, tl.trans(side), input_precision="ieee")
             else:
                 scores = tl.zeros([ROWS, KEYS], tl.float32)
@@ -169,7 +169,7 @@ def _latents(
     )
     if splits > 1:
         kept = dict(STORE=False, LEAST=0.0, LARGEST=0.0, WHOLE=False)
-        merge(left, starts, None, None, out, KIND=KINDS[q.dtype], DIM=dim, PARTS=8, **kept)
+        merge(left, starts, None, None, out, KIND=KINDS[q.dtype], **kept)
     return out
 
 
