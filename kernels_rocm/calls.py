@@ -46,6 +46,9 @@ _ROUTED = "gating_output topk_weights topk_ids num_expert_group topk_group need_
 CALLS: Mapping[str, LibraryCall] = MappingProxyType(
     {
         "rms_norm": _call("aiter.ops.rmsnorm.rms_norm", "", "input weight epsilon"),
+        "add_norm": _call(
+            "aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add", "", "out input residual_in residual_out weight epsilon"
+        ),
         "norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant", "0.1.10.post1", _QUANTIZED),
         "add_norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant", "0.1.10.post1", _SUMMED),
         "norm_static": _call(

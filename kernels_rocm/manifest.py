@@ -119,6 +119,7 @@ _SUM = (alike(3, *HALVES), whole_rows(2), _width(2))
 KERNELS: tuple[Kernel, ...] = (
     *ROWS,
     _row("rms_norm", "norm", aiter("rmsnorm", calls=("rms_norm",)), alike(2, *HALVES), _width(1), _captured),
+    _row("add_rms_norm", "norm", aiter("rmsnorm", calls=("add_norm",)), *_SUM, _captured),
     _row(
         "rms_norm_quantize_dynamic",
         "norm",

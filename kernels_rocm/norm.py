@@ -16,6 +16,16 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tens
     return normed.reshape(x.shape)
 
 
+def add_rms_norm(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the fused op, for 16-bit types."""
+    normed, total = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    rows, residual = x.contiguous(), y.contiguous()
+    invoke("add_norm", out=normed, input=rows, residual_in=residual, residual_out=total, weight=weight, epsilon=eps)
+    return normed, total
+
+
 def rms_norm_quantize_dynamic(
     x: torch.Tensor, weight: torch.Tensor, *, eps: float, storage: str, columns: int, power_of_two: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:

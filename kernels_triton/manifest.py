@@ -147,6 +147,7 @@ def _row(
 
 ROWS: tuple[Kernel, ...] = (
     _row("rms_norm", "norm", _types(0)),
+    _row("add_rms_norm", "norm", _types(0, 1), whole_rows(2)),
     _row("rms_norm_quantize_static", "norm", _types(0), _storage, whole_rows(1)),
     _row("rms_norm_quantize_dynamic", "norm", _types(0), _storage, whole_rows(1)),
     _row("add_rms_norm_quantize_static", "norm", _types(0, 1), _storage, whole_rows(2)),

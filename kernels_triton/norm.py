@@ -68,6 +68,12 @@ def rms_norm_quantize_dynamic(
     return out, scales
 
 
+def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """As the fused op: values and the sum."""
+    out, total, _ = run_rows("norm", x, y=y, weight=weight, eps=eps)
+    return out, total
+
+
 def add_rms_norm_quantize_static(
     x: Tensor, y: Tensor, weight: Tensor, scale: Tensor, *, eps: float, storage: str
 ) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from platforms.contract import DeviceProfile, Facts, Predicate, Verdict, all_of, fact
+from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Predicate, Verdict, all_of, fact
 
 GENERATOR = "inductor"
 QUANTIZERS = ("quantize_static", "quantize_dynamic")
@@ -52,6 +52,20 @@ def native(*ops: str) -> Predicate:
 NORM_QUANT = native("rms_norm", *QUANTIZERS)
 ACT_QUANT = native("silu_and_mul", "gelu_and_mul", *QUANTIZERS)
 """These two rules alone ask it: no compiler fuses what the others take together."""
+
+ADD_NORM = FusionRule(
+    "fuse_add_norm",
+    "add_rms_norm",
+    ("add(x, y) -> sum", "rms_norm(sum, weight) -> n"),
+    ("n", "sum"),
+    1,
+    cases=tuple(
+        (("tokens", tokens), ("hidden", hidden), ("eps", 1e-6))
+        for tokens, hidden in ((1, 1), (3, 127), (2, 769), (5, 64))
+    ),
+)
+ADDED_NORMS: tuple[FusionRule | FusionOffer, ...] = (ADD_NORM, FusionOffer(ADD_NORM.name, native("rms_norm")))
+"""A residual and the norm after it, beside the catalog: tried after its rules, which take more calls together."""
 
 
 def summed_tokens(most_bytes: Callable[[DeviceProfile, Facts], int]) -> Callable[[DeviceProfile, Facts], int]:

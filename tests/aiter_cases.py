@@ -10,9 +10,10 @@ from engine.ops import Case
 from engine.ops.compare import as_tuple, specs_of, with_packed
 from engine.plan.kernels import call_facts
 from kernels_rocm.manifest import KERNELS
+from platforms.fusions import ADD_NORM
 from platforms.rocm.targets import TARGETS
 
-OPS = all_ops(RULES)
+OPS = all_ops((*RULES, ADD_NORM))
 ROWS = {row.op: row for row in KERNELS if row.name == "aiter"}
 PROFILE = TARGETS["gfx942"]
 EPS, FNUZ = {"eps": 1e-5}, {"storage": "float8_e4m3fnuz"}
@@ -30,6 +31,7 @@ FNUZ8, BYTES = 1, 2
 
 CASES = [
     ("rms_norm", SIZES, EPS),
+    ("add_rms_norm", SIZES, EPS),
     ("rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **PER_ROW}),
     ("rms_norm_quantize_dynamic", SIZES, {**EPS, **FNUZ, **GROUPS}),
     ("rms_norm_quantize_dynamic", SIZES, {**EPS, "storage": "int8", **PER_ROW}),

@@ -13,6 +13,12 @@ def rms_norm(input, weight, epsilon, use_model_sensitive_rmsnorm=0):
     assert input.dim() == 2 and input.stride(-1) == 1 and input.shape[1] % 8 == 0
     return rms(input, weight, epsilon).to(input.dtype)
 
+def rmsnorm2d_fwd_with_add(out, input, residual_in, residual_out, weight, epsilon, gemma_norm=False,
+        use_model_sensitive_rmsnorm=0):
+    assert input.dim() == 2 and input.is_contiguous() and residual_in.is_contiguous() and input.shape[1] % 8 == 0
+    residual_out.copy_(input + residual_in)
+    out.copy_(rms(residual_out, weight, epsilon))
+
 def rmsnorm2d_fwd_with_dynamicquant(out, input, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0, group_size=0,
         shuffle_scale=False):
     groups(out, rms(input, weight, epsilon), yscale, group_size)

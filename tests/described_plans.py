@@ -7,7 +7,7 @@ import dataclasses
 from engine.config import collect
 from engine.models.config import ModelConfig
 from engine.plan import Plan, plan_for
-from platforms.contract import DeviceProfile, FusionOffer, Verdict
+from platforms.contract import DeviceProfile, FusionOffer, FusionRule, Verdict
 from platforms.cpu.plugin import CpuPlugin
 from platforms.cuda.plugin import CudaPlugin
 from platforms.rocm.plugin import RocmPlugin
@@ -27,6 +27,11 @@ def described(name: str, target: str, without: str = "", **libraries: str) -> De
 def plan(profile: DeviceProfile, model: ModelConfig, *words: str, environment: dict[str, str] | None = None) -> Plan:
     """``words``: of the command line."""
     return plan_for(PLUGINS[profile.platform], profile, model, collect(words, {}).given, environment=environment or {})
+
+
+def own_rules(name: str) -> tuple[FusionRule, ...]:
+    """Those that the platform brings beside the catalog."""
+    return tuple(row for row in PLUGINS[name].fusions() if isinstance(row, FusionRule))
 
 
 def on(found: Plan) -> set[str]:

@@ -37,6 +37,18 @@ def _malformed(rule: FusionRule) -> str:
     for what, lines in (("pattern", rule.pattern), ("outputs", rule.outputs)):
         if not isinstance(lines, tuple) or not all(isinstance(line, str) for line in lines):
             return f"{what} must be a tuple of texts, found {lines!r}"
+    if not isinstance(rule.cases, tuple) or not all(map(_is_case, rule.cases)):
+        return f"cases must be tuples of (name, value) pairs, found {rule.cases!r}"
     if isinstance(rule.level, bool) or rule.level not in _NUMBERS:
         return f"level {rule.level!r}; the levels are {', '.join(map(str, _NUMBERS[1:]))}, or None"
     return ""
+
+
+def _is_case(case: object) -> bool:
+    """Pairs of a name and a value, a number for a size; of what a cache can be asked for."""
+    try:
+        hash(case)
+    except TypeError:
+        return False
+    pairs = case if isinstance(case, tuple) else ("",)
+    return all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from engine.fusion.samples import CASES, SAMPLES, composed
-from engine.ops import OPS, Op, Spec
+from engine.ops import OPS, Case, Op, Spec
 from platforms.contract import FusionRule
 
 _LINE = re.compile(r"(\w+)\((\w+(?:, \w+)*)((?:, \w+\?)*)\) -> ([\w, ]+)")
@@ -77,7 +77,8 @@ def leavable(steps: tuple[Step, ...]) -> tuple[str, ...]:
 
 @cache
 def fused_op(rule: FusionRule) -> Op:
-    """The op a rule makes. Pure outputs come in the rule's order; see ``FusionRule`` for inputs and attributes."""
+    """The op a rule makes. Pure outputs come in the rule's order; see ``FusionRule`` for inputs and attributes. Raises
+    ``ValueError`` as ``parse`` does, and for a case of the rule's own that lacks a size or an attribute."""
     steps, inputs = parse(rule), external(parse(rule))
     ops = [OPS[step.op] for step in steps]
     names = tuple(dict.fromkeys(name for op in ops for name in op.attributes))
@@ -120,7 +121,8 @@ def fused_op(rule: FusionRule) -> Op:
         }
         return tuple(at for at, name in enumerate(inputs) if name in found)
 
-    inputs_of, cases = SAMPLES.get(rule.op) or (composed(steps, inputs), CASES.get(rule.op, ()))
+    known = CASES.get(rule.op, ())
+    inputs_of, cases = SAMPLES.get(rule.op) or (composed(steps, inputs), _own_cases(rule, ops, names) or known)
     bounds = {
         dtype: (max(op.bound(dtype, dtype)[0] for op in ops), max(op.bound(dtype, dtype)[1] for op in ops))
         for dtype in dict.fromkeys(name for op in ops for name in op.tolerance)
@@ -129,6 +131,22 @@ def fused_op(rule: FusionRule) -> Op:
     reads = any(op.host_reads for op in ops)
     written, parameters = spots("mutates"), spots("weights")
     return Op(rule.op, reference, shapes, inputs_of, cases, bounds, written, parameters, collective, reads)
+
+
+def _own_cases(rule: FusionRule, ops: list[Op], attributes: tuple[str, ...]) -> tuple[Case, ...]:
+    """A name may be a size and an attribute."""
+    kinds = [[set(case.sizes) for case in op.cases] for op in ops if op.cases]
+    known = {name for sizes in kinds for names in sizes for name in names}
+    needed = {*attributes, *(name for sizes in kinds for name in set.intersection(*sizes))}
+    found = []
+    for case in map(dict, rule.cases):
+        sizes = {name: value for name, value in case.items() if name in known and isinstance(value, int)}
+        rest = {name: value for name, value in case.items() if name in attributes}
+        if needed - case.keys() or case.keys() - sizes.keys() - rest.keys():
+            wanted = ", ".join(sorted(needed))
+            raise ValueError(f"fusion rule {rule.name}: case {case} needs {wanted}, sizes being whole numbers")
+        found.append(Case(sizes, rest))
+    return tuple(found)
 
 
 def _subset(attributes: Mapping[str, Any], op: Op) -> dict[str, Any]:

@@ -16,10 +16,10 @@ class FusionRule:
     ``pattern``: lines ``op(a, b) -> c`` in order; names tie them together. Optional tensors of one line's op end in
     ``?``: calls without them match too. The fused op takes every name that no line makes, in order of first appearance,
     those with ``?`` last and optional, and returns ``outputs``; a name made but not in ``outputs`` may have no reader
-    outside. Its reference is the pattern itself. Attributes of the matched calls are all carried over; two calls that
-    disagree on one are a non-match. ``level``: the lowest ``-O`` that turns the rule on by default, ``None`` when only
-    a user does, ``why_not_default`` then being printed. ``exact``: same result in float32.
-    """
+    outside. Its reference is the pattern; attributes of the matched calls are all carried over, and calls that disagree
+    on one do not match. ``level``: the lowest ``-O`` that turns the rule on by default, ``None`` when only a user does,
+    ``why_not_default`` then being printed. ``exact``: same result in float32. ``cases``: calls on which kernels are
+    compared with the pattern, each as ``(name, value)`` pairs: sizes and attributes that ops of the pattern have."""
 
     name: str
     op: str
@@ -28,6 +28,7 @@ class FusionRule:
     level: int | None
     exact: bool = True
     why_not_default: str = ""
+    cases: tuple[tuple[tuple[str, object], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

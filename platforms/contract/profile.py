@@ -87,8 +87,7 @@ class Probe:
     problems: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        profiles = [profile.to_json() for profile in self.profiles]
-        return {"profiles": profiles, "evidence": self.evidence, "problems": self.problems}
+        return {"evidence": self.evidence, "problems": self.problems, "profiles": [x.to_json() for x in self.profiles]}
 
 
 @dataclass(frozen=True, slots=True)

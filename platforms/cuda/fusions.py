@@ -1,11 +1,23 @@
-"""Where rules of the catalog may act on these devices."""
+"""Where rules of the catalog, and one beside it, may act on these devices."""
 
 from __future__ import annotations
 
 from kernels_cuda.limits import ALL_REDUCE_BYTES
-from platforms.contract import DeviceProfile, Facts, FusionOffer, Verdict, all_of, any_of, arch, family, library
+from platforms.contract import (
+    DeviceProfile,
+    Facts,
+    FusionOffer,
+    FusionRule,
+    Verdict,
+    all_of,
+    any_of,
+    arch,
+    family,
+    library,
+)
 from platforms.fusions import (
     ACT_QUANT,
+    ADDED_NORMS,
     COMMON_HEADS,
     HALVES,
     MANY_RANKS,
@@ -32,7 +44,8 @@ def _summed_bytes(profile: DeviceProfile, facts: Facts) -> int:
     return ALL_REDUCE_BYTES.get((profile.arch, facts.get("tensor_parallel_size", 0)), 0)
 
 
-OFFERS: tuple[FusionOffer, ...] = (
+OFFERS: tuple[FusionOffer | FusionRule, ...] = (
+    *ADDED_NORMS,
     FusionOffer("fuse_norm_quant", NORM_QUANT),
     FusionOffer("fuse_act_quant", ACT_QUANT),
     FusionOffer(

@@ -1,12 +1,14 @@
-"""Where rules of the catalog may act on these devices. A library is gated per op: its parts run on different ones."""
+"""Where rules of the catalog and one beside it may act on these devices. A library is gated per op: its parts run on
+different ones."""
 
 from __future__ import annotations
 
 from kernels_rocm.limits import ALL_REDUCE_BYTES, ALL_REDUCE_RANKS
 from kernels_rocm.needs import aiter
-from platforms.contract import DeviceProfile, Facts, FusionOffer, Predicate, all_of, any_of, fact, library
+from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Predicate, all_of, any_of, fact, library
 from platforms.fusions import (
     ACT_QUANT,
+    ADDED_NORMS,
     COMMON_HEADS,
     HALVES,
     MANY_RANKS,
@@ -31,7 +33,8 @@ def written_tokens(profile: DeviceProfile, facts: Facts) -> int:
     return int(facts.get("rope_kvcache_max_tokens") or LARGEST_WRITE)
 
 
-OFFERS: tuple[FusionOffer, ...] = (
+OFFERS: tuple[FusionOffer | FusionRule, ...] = (
+    *ADDED_NORMS,
     FusionOffer("fuse_norm_quant", NORM_QUANT),
     FusionOffer("fuse_act_quant", ACT_QUANT),
     # The padded norm exists for one width only: that of the gpt-oss models.

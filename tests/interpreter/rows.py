@@ -16,8 +16,9 @@ from engine.ops.compare import as_tuple, difference, misfit, name_of, specs_of, 
 from engine.plan.kernels import call_facts
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Kernel
+from platforms.fusions import ADD_NORM
 
-OPS = all_ops(RULES)
+OPS = all_ops((*RULES, ADD_NORM))
 DTYPES = ("float32", "float16", "bfloat16")
 TYPES = ("float32", "float16", "bfloat16", "int8", "fp8_e4m3fn", "fp8_e4m3fnuz")
 DEVICE = DeviceProfile(

@@ -16,15 +16,11 @@ from engine.fusion import RULES, all_ops
 from engine.models.config import ModelConfig
 from engine.plan import Plan
 from platforms.contract import FusionRule
-from tests.described_plans import PLUGINS, TARGETS, described, plan
+from tests.described_plans import TARGETS, described, own_rules, plan
 from tests.model_configs import LLAMA, MODELS, QWEN3
 from tests.pure.toy_plans import toy_model, toy_plan
 
 OPS = all_ops(RULES)
-
-
-def rules(name: str) -> tuple[FusionRule, ...]:
-    return tuple(row for row in PLUGINS[name].fusions() if isinstance(row, FusionRule))
 
 
 def dumped(folder: Path, found: Plan, model: ModelConfig, extra: tuple[FusionRule, ...] = ()) -> dict[str, str]:
@@ -35,7 +31,7 @@ def dumped(folder: Path, found: Plan, model: ModelConfig, extra: tuple[FusionRul
 
 @pytest.mark.parametrize(("name", "target"), TARGETS)
 def test_the_steps_lead_from_the_plain_program_to_what_the_plan_runs(name: str, target: str) -> None:
-    extra = rules(name)
+    extra = own_rules(name)
     ops = all_ops((*RULES, *extra))
     for model in MODELS:
         found = plan(described(name, target), model, "-O3")

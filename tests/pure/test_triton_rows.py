@@ -13,12 +13,13 @@ from kernels_triton.manifest import BEHIND, PRIORITY, ROWS
 from platforms.contract import DeviceProfile, Verdict
 from platforms.cuda.archs import ARCHS as CUDA_ARCHS
 from platforms.cuda.targets import TARGETS as CUDA
+from platforms.fusions import ADD_NORM
 from platforms.rocm.targets import TARGETS as ROCM
 
 BY_OP = {row.op: row for row in ROWS}
 DEVICES = {**CUDA, **ROCM}
 HOPPER, AMPERE, CDNA3 = CUDA["sm_90"], CUDA["sm_80"], ROCM["gfx942"]
-OPS = all_ops(RULES)
+OPS = all_ops((*RULES, ADD_NORM))
 
 
 def said(device: DeviceProfile, op: str, *inputs: tuple[str, tuple[int | str, ...]], **attributes: object) -> Verdict:

@@ -12,7 +12,7 @@ import pytest
 from engine.errors import UserError
 from engine.levels import FUSIONS, LEVELS
 from platforms.contract import Verdict
-from tests.described_plans import AITER, TARGETS, chosen, described, offered, on, plan, report
+from tests.described_plans import AITER, TARGETS, chosen, described, offered, on, own_rules, plan, report
 from tests.model_configs import BLOCK, LLAMA, MLA, QWEN3, STATIC
 
 FIRST = {"fuse_norm_quant", "fuse_act_quant", "fuse_act_padding", "fuse_mla_dual_rms_norm"}
@@ -30,8 +30,11 @@ QUANT = {"fuse_norm_quant", "fuse_act_quant"}
 @pytest.mark.parametrize(("name", "target"), TARGETS)
 def test_what_a_level_asks_for(name, target, level):
     found = plan(described(name, target), STATIC, f"-O{level.number}")
-    assert {row.rule for row in found.fusions if row.requested} == LEVEL_TABLE[level.number]
-    assert {row.rule for row in found.fusions} == set(FUSIONS) and len(FUSIONS) == 12
+    own = {rule.name for rule in own_rules(name)}
+    assert own == (set() if name == "cpu" else {"fuse_add_norm"})
+    beside = own if level.number else set()
+    assert {row.rule for row in found.fusions if row.requested} == LEVEL_TABLE[level.number] | beside
+    assert {row.rule for row in found.fusions} == {*FUSIONS, *own} and len(FUSIONS) == 12
     assert found["kernel_config.autotune"] is (level.number > 0)
     assert (found["compilation.mode"], found["compilation.graph_mode"]) == MODES[level.number]
 
@@ -342,7 +345,8 @@ def test_a_rule_is_reported_on_where_it_acts_and_only_there(name, target, model,
     """Theirs keeps a flag true where no pass runs."""
     found = plan(described(name, target), model, *words.split())
     acting = {row.rule for row in found.fusions if row.matched}
-    assert acting == {name for name in FUSIONS if found[f"compilation.pass_config.{name}"]}
+    known = {row.rule for row in found.fusions}
+    assert known >= set(FUSIONS) and acting == {rule for rule in known if found[f"compilation.pass_config.{rule}"]}
     fused = {call.op for one in found.ranges for call in one.program.calls}
     assert bool(acting) is bool(fused & FUSED)
     assert all(row.reason and (not row.matched or row.eligible) for row in found.fusions)
@@ -351,5 +355,5 @@ def test_a_rule_is_reported_on_where_it_acts_and_only_there(name, target, model,
 FUSED = {
     *("add_rms_norm_quantize_static", "add_rms_norm_quantize_dynamic", "rms_norm_quantize_static"),
     *("rms_norm_quantize_dynamic", "silu_and_mul_quantize_static", "silu_and_mul_quantize_dynamic"),
-    *("rotary_kv_write", "qk_norm_rotary_kv_write", "rotary_mla_write", "dual_rms_norm"),
+    *("rotary_kv_write", "qk_norm_rotary_kv_write", "rotary_mla_write", "dual_rms_norm", "add_rms_norm"),
 }
