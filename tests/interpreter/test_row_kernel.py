@@ -52,6 +52,8 @@ def test_H_FUS_01_the_sum_is_rounded_before_it_is_normalised(dtype):
     wide = total.float()
     expected = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(dtype)
     assert bool(((padded.float() - expected.float()).abs() <= torch.finfo(dtype).eps * expected.float().abs()).all())
+    normed, again = norm.add_rms_norm(x, y, weight, eps=1e-6)
+    assert same_bits(again, total) and same_bits(normed, padded)
     _, scales, again = norm.add_rms_norm_quantize_dynamic(
         x, y, weight, eps=1e-6, storage="int8", columns=0, power_of_two=False
     )
@@ -108,7 +110,7 @@ def test_quantised_values_equal_the_reference_bit_by_bit(storage):
 
 def test_rows_longer_than_a_tile():
     hidden = 2 * TILE + 5
-    for name in ("add_rms_norm_quantize_dynamic", "silu_and_mul", "add_rms_norm_pad"):
+    for name in ("add_rms_norm", "add_rms_norm_quantize_dynamic", "silu_and_mul", "add_rms_norm_pad"):
         op = OPS[name]
         case = Case({"tokens": 2, "hidden": hidden}, op.cases[0].attributes)
         inputs = inputs_of(op, case, "float32")

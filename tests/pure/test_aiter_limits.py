@@ -263,7 +263,7 @@ def test_a_release_before_what_is_passed_was_declared_is_too_old(op):
         "mla_attention": ("0.1.15", "0.1.16"),
     }
     old, new = edges.get(op, ("0.1.3", "0.1.13"))
-    for version, expected in [(old, op in ("rms_norm", "silu_and_mul", "gelu_and_mul")), (new, True)]:
+    for version, expected in [(old, op in ("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_and_mul")), (new, True)]:
         found = ROWS[op].needs(described("rocm", "gfx942", "aiter", aiter=version), {})
         assert bool(found) is expected and version in found.reason
     unknown = ROWS[op].needs(described("rocm", "gfx942", "aiter", aiter="unknown"), {})

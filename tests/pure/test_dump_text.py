@@ -97,8 +97,9 @@ def test_each_range_of_step_sizes_has_a_folder_of_its_own(tmp_path: Path) -> Non
 def test_pieces_say_what_they_read_and_make_and_who_computes_each_call(words: tuple[str, ...], tmp_path: Path) -> None:
     found = plan(described("cuda", "sm_90"), QWEN3, *words)
     (one,) = found.ranges
-    text = dumped(tmp_path, found, QWEN3)["pieces.txt"]
-    segments = cut(one.program, found.between, OPS)
+    extra = own_rules("cuda")
+    text = dumped(tmp_path, found, QWEN3, extra)["pieces.txt"]
+    segments = cut(one.program, found.between, all_ops((*RULES, *extra)))
     heads = [line for line in text.splitlines() if line.startswith("segment ")]
     assert heads == [
         f"segment {number}: {row.kind}, {len(row.calls)} calls, structure {row.structure}"

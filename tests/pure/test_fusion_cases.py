@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import UserError
+from engine.explain.text import summary
 from engine.fusion import RULES, all_ops
 from engine.levels import FUSIONS
 from engine.models import build_program
@@ -145,3 +146,70 @@ def test_H_FUS_10_ranks_that_do_not_run_the_same_steps_are_not_summed_in_one_cal
     assert f"{other}_parallel_size = 2, needs 1" in row.reason
     with pytest.raises(UserError, match=rf"fuse_allreduce_rms=true.*{other}_parallel_size = 2"):
         plan(profile, LLAMA, *words, "-cc.pass_config.fuse_allreduce_rms=true")
+
+
+NATIVE = ["-O2 -cc.mode=0", "-O1 -cc.mode=0", "-O2 -cc.custom_ops+=+rms_norm", "-O2 -cc.backend=eager"]
+
+
+@pytest.mark.parametrize("words", NATIVE)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+def test_a_residual_and_the_norm_after_it_are_one_call_where_a_kernel_norms(target, words):
+    """All norms but the first, which has nothing before it to be added."""
+    found = plan(described("cuda", target), LLAMA, *words.split())
+    row = report(found, "fuse_add_norm")
+    assert (row.requested, row.eligible, row.matched) == (True, True, 2 * LLAMA.num_layers)
+    assert found["compilation.pass_config.fuse_add_norm"] and chosen(found, "add_rms_norm") == {"triton"}
+    for one in found.ranges:
+        ops = [call.op for call in one.program.calls]
+        assert ops.count("rms_norm") == 1 and not ops.count("add") and ops.count("add_rms_norm") == row.matched
+    assert ("", f"fuse_add_norm ×{row.matched}") in [(line.label, line.value) for line in summary(found)]
+
+
+@pytest.mark.parametrize(("name", "target"), TARGETS)
+def test_a_norm_that_the_compiler_makes_is_left_to_it(name, target):
+    found = plan(described(name, target, "aiter"), LLAMA, "-O2")
+    assert not {call.op for one in found.ranges for call in one.program.calls} & {"add_rms_norm"}
+    if name == "cpu":
+        assert "fuse_add_norm" not in {row.rule for row in found.fusions}
+        with pytest.raises(UserError, match="no fusion is called 'fuse_add_norm'"):
+            plan(described(name, target), LLAMA, "-cc.pass_config.fuse_add_norm=true")
+        return
+    row = report(found, "fuse_add_norm")
+    assert (row.requested, row.eligible, row.matched) == (True, False, 0)
+    assert row.reason == (
+        "no kernel in use for rms_norm: the compiler fuses better; custom_ops with +rms_norm would bring one"
+    )
+    with pytest.raises(UserError, match=r"fuse_add_norm=true.*cannot be served: no kernel in use for rms_norm"):
+        plan(described(name, target, "aiter"), LLAMA, "-cc.pass_config.fuse_add_norm=true")
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_the_library_adds_and_norms_by_default_where_it_norms(target):
+    for words, taken in [(("-O1",), {"aiter"}), (("-O2",), {"aiter"}), (("--enforce-eager",), {"triton"})]:
+        assert chosen(plan(described("rocm", target), LLAMA, *words), "add_rms_norm") == taken
+
+
+WIDER = ("fuse_norm_quant", "fuse_act_quant", "fuse_allreduce_rms")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("model", [LLAMA, STATIC, BLOCK], ids=lambda model: model.name)
+def test_rules_that_take_more_calls_come_before_the_one_of_two(model, ranks):
+    words = ("-cc.mode=0", "-O2", f"--tensor-parallel-size={ranks}")
+    off = "-cc.pass_config.fuse_add_norm=false"
+    found, without = (plan(described("cuda", "sm_90"), model, *words, *more) for more in ((), (off,)))
+    assert all(report(found, rule).ranges == report(without, rule).ranges for rule in WIDER)
+    assert not report(without, "fuse_add_norm").matched
+    row = report(found, "fuse_add_norm")
+    if ranks > 1:
+        assert not row.matched and "fuse_allreduce_rms took its calls" in row.reason
+        small = plan(described("cuda", "sm_90"), model, *words, "-cc.pass_config.allreduce_max_size_mb=1")
+        assert report(small, "fuse_add_norm").ranges[0][0] == report(small, "fuse_allreduce_rms").ranges[-1][1] + 1
+    else:
+        assert row.matched == (2 * model.num_layers if model is LLAMA else 1)
+
+
+@pytest.mark.parametrize("pin", ["add", "rms_norm"])
+def test_a_pinned_part_is_not_taken_into_the_sum_and_norm(pin):
+    found = plan(described("cuda", "sm_90"), LLAMA, "-cc.mode=0", "--kernel", f"{pin}=triton")
+    assert report(found, "fuse_add_norm").reason == f"--kernel {pin}=triton keeps its calls apart"

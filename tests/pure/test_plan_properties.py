@@ -17,6 +17,7 @@ from engine.plan import Plan, plan_for
 from engine.plan.graph_modes import PARTS
 from engine.plan_values import Given
 from platforms.discovery import candidates
+from platforms.fusions import ADD_NORM
 from tests.model_configs import MODELS
 
 PLUGINS = {row.name: row.plugin for row in candidates() if row.name in ("cuda", "rocm", "cpu") and row.plugin}
@@ -96,7 +97,7 @@ def _covers(wide: str, narrow: str) -> bool:
     """Whether a rule of the one name does all that one of the other does."""
 
     def ops(name: str) -> list[list[str]]:
-        return [[line.split("(")[0] for line in rule.pattern] for rule in RULES if rule.name == name]
+        return [[line.split("(")[0] for line in rule.pattern] for rule in (*RULES, ADD_NORM) if rule.name == name]
 
     return any(set(few) <= set(many) for many in ops(wide) for few in ops(narrow))
 

@@ -125,8 +125,8 @@ def test_a_row_is_asked_about_every_kind_of_call():
 RULE = ("silu_and_mul(x) -> n",)
 
 
-def own(name="mine", op="mine_op", pattern=RULE, outputs=("n",), level=1):
-    return FusionRule(name, op, pattern, outputs, level)
+def own(name="mine", op="mine_op", pattern=RULE, outputs=("n",), level=1, cases=()):
+    return FusionRule(name, op, pattern, outputs, level, cases=cases)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,12 @@ def own(name="mine", op="mine_op", pattern=RULE, outputs=("n",), level=1):
         ((own("mine-too"),), "words of letters"),
         ((own("rope_kvcache_max_tokens"),), "a setting beside the switches"),
         ((own(pattern=("rms_norm(x) -> n",)),), "rms_norm takes x, weight"),
+        ((own(cases=(("tokens", 1),)),), "cases must be tuples of (name, value) pairs"),
+        ((own(cases=[(("tokens", 1),)]),), "cases must be tuples of (name, value) pairs"),
+        ((own(cases=((("tokens", [1]), ("hidden", 2)),)),), "cases must be tuples of (name, value) pairs"),
+        ((own(cases=((("tokens", 1),),)),), "needs hidden, tokens"),
+        ((own(cases=((("tokens", 1), ("hidden", "two")),)),), "sizes being whole numbers"),
+        ((own(cases=((("tokens", 1), ("hidden", 2), ("width", 3)),)),), "needs hidden, tokens"),
         ((own(pattern=("rms_norm(m, w) -> n", "linear(n, v) -> m"), outputs=("m",)),), "read before"),
         ((FusionOffer("mine", always("y")), FusionOffer("mine", always("z"))), "two offers for mine"),
     ],

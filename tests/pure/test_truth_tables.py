@@ -213,8 +213,9 @@ def test_what_levels_and_flags_resolve_to(words, mode, custom_ops, graphs, rules
     assert custom_ops in found["compilation.custom_ops"]
     pieces = "-cc.mode=1" not in words and "-cc.mode=2" not in words
     rope = {"fuse_rope_kvcache"} if pieces and ("-O2" in words or "-O3" in words) else set()
-    assert on(found) == rules | rope
     by_hand = "-rms_norm" not in words and (custom_ops == "all" or "+rms_norm" in words)
+    added = {"fuse_add_norm"} if by_hand and "-O0" not in words else set()
+    assert on(found) == rules | rope | added
     assert (chosen(found, "rms_norm") == {"flashinfer"}) is by_hand
 
 
@@ -238,7 +239,7 @@ def test_pieces_asked_for_at_level_zero_are_made(graphs):
 )
 def test_what_levels_resolve_to_with_aiter(target, words, base, rules):
     found = plan(described("rocm", target), STATIC, *words.split())
-    assert on(found) == rules
+    assert on(found) == rules | ({"fuse_add_norm"} if rules else set())
     assert found["compilation.custom_ops"] == [base, "+rms_norm", "+quantize_static", "+quantize_dynamic"]
     assert found.decisions["compilation.custom_ops"].origin == "platform"
     bare = plan(described("rocm", target, "aiter"), STATIC, *words.split())
