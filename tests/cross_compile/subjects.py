@@ -19,6 +19,7 @@ from engine.plan.kernels import ask, call_facts
 from engine.plan_values import Plan
 from kernels_triton.manifest import ROWS
 from platforms.contract import DeviceProfile, Kernel
+from platforms.fusions import ADD_NORM
 from tests.cross_compile.grid import add_grid
 from tests.described_plans import PLUGINS, TARGETS, plan
 from tests.model_configs import BLOCK, LLAMA, MODELS, STATIC
@@ -28,7 +29,7 @@ WORDS = (("-O0", "-cc.custom_ops=all"), ("-cc.custom_ops=all",))
 SIZES = (Step(1, 1), Step(24, 24), Step(64, 64), Step(1024, 2))
 """Steps of every bucket of tiles."""
 DTYPES = ("bfloat16", "float16", "float32")
-OPS = all_ops(RULES)
+OPS = all_ops((*RULES, ADD_NORM))
 
 
 def _heads(dim: int, **more: Any) -> ModelConfig:
