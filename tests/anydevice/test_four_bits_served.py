@@ -29,9 +29,11 @@ def test_tokens_of_a_kernel_are_those_of_transformers(name, tmp_path):
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_the_same_tokens_at_every_level(level, tmp_path):
+    """The highest one measures, and may prefer the reference for some calls."""
     config, tensors, _, dense = made_of(SCHEMES["awq"])
     tokens, rows = served(write(tmp_path / "m", config, tensors), optimization_level=level)
-    assert tokens == greedy(reference(config, dense), PARAMS.max_tokens) and len(rows) == 1
+    assert tokens == greedy(reference(config, dense), PARAMS.max_tokens)
+    assert rows == {"by_group"} if level < 3 else rows and rows <= {"by_group", "reference"}
 
 
 def test_references_alone_serve_packed_weights(tmp_path):
