@@ -13,14 +13,14 @@ from engine.ops import Case, Op
 from engine.ops.compare import as_tuple, specs_of
 from engine.plan.kernels import ask, call_facts
 from engine.work import BoundCall
-from platforms.contract import Kernel, PlatformPlugin, Runtime, Verdict
+from platforms.contract import FusionRule, Kernel, PlatformPlugin, Runtime, Verdict
 
 REPEATS = 8
 """Calls in one graph, so that its start does not count."""
 
 MOVERS = (
     *("rms_norm", "rms_norm_quantize_static", "rms_norm_quantize_dynamic"),
-    *("add_rms_norm_quantize_static", "add_rms_norm_quantize_dynamic"),
+    *("add_rms_norm", "add_rms_norm_quantize_static", "add_rms_norm_quantize_dynamic"),
     *("silu_and_mul", "silu_and_mul_quantize_static", "silu_and_mul_quantize_dynamic"),
     *("rotary_kv_write", "qk_norm_rotary_kv_write"),
 )
@@ -34,7 +34,7 @@ def measure(
     reason. ``nbytes``: about what the activations of one call take."""
     import torch
 
-    ops = all_ops(RULES)
+    ops = all_ops((*RULES, *(row for row in plugin.fusions() if isinstance(row, FusionRule))))
     for name in MOVERS:
         for row in sorted((row for row in plugin.kernels() if row.op == name), key=lambda row: -row.priority):
             case = _case(ops[name], runtime, dtype, nbytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.conformance.check import NotSupported, Wrong
 from engine.conformance.models import sample_models
-from engine.conformance.planning import PREFIX, RANKS, Wish, plan_of
+from engine.conformance.planning import EVERY_OP, PREFIX, RANKS, Wish, plan_of
 from engine.conformance.pure import odd_facts, steady, verdict
 from engine.conformance.rows import needed, once, suiting
 from engine.errors import UserError
@@ -130,11 +130,12 @@ def _stands_for(fused: Call, makers: Mapping[str, Call]) -> list[Call]:
 
 
 def _acting(subject: Subject, offer: FusionOffer) -> list[tuple[str, str, int, Wish]]:
-    """Plans in which the rule acts: by level, on two devices, or switched on. Raises ``NotSupported`` where none is."""
+    """Plans in which the rule acts: by level, on two devices, switched on, or with every op that a code generator would
+    take. Raises ``NotSupported`` where none is."""
     found = []
     for target in subject.profiles:
         for model in sample_models():
-            for level, wish in ((2, ()), (3, ()), (2, RANKS), (2, ((PREFIX + offer.rule, True),))):
+            for level, wish in ((2, ()), (3, ()), (2, RANKS), (2, ((PREFIX + offer.rule, True),)), (2, EVERY_OP)):
                 # A wish that cannot be served is refused, which is an answer too.
                 try:
                     plan = plan_of(subject, target, model, level, wish)

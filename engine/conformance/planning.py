@@ -13,11 +13,12 @@ from engine.plan_values import Given, Plan
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
 
-__all__ = ["PREFIX", "RANKS", "Wish", "made", "plan_of"]
+__all__ = ["EVERY_OP", "PREFIX", "RANKS", "Wish", "made", "plan_of"]
 
 Wish = tuple[tuple[str, Any], ...]
 """Settings asked for, by key; a list is written as a tuple."""
 RANKS: Wish = (("parallel.tensor_parallel_size", 2),)
+EVERY_OP: Wish = (("compilation.custom_ops", ("all",)),)
 
 
 def made(subject: Subject, target: str, model: str, level: int, more: Wish = ()) -> Plan:

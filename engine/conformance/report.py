@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.conformance.models import sample_models
-from engine.conformance.planning import PREFIX, RANKS, Wish, plan_of
+from engine.conformance.planning import EVERY_OP, PREFIX, RANKS, Wish, plan_of
 from engine.errors import UserError
 from engine.plan import Plan
 from engine.plan.kernels import REFERENCE
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from engine.conformance.subject import Subject
 
 LEVEL = 3
-EVERY_OP = (("compilation.custom_ops", ("all",)),)
 OFF = "off"
 NOWHERE = "no sample model has such a call"
 
