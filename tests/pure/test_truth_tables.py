@@ -216,7 +216,8 @@ def test_what_levels_and_flags_resolve_to(words, mode, custom_ops, graphs, rules
     by_hand = "-rms_norm" not in words and (custom_ops == "all" or "+rms_norm" in words)
     added = {"fuse_add_norm"} if by_hand and "-O0" not in words else set()
     assert on(found) == rules | rope | added
-    assert (chosen(found, "rms_norm") == {"flashinfer"}) is by_hand
+    norms = chosen(found, "rms_norm") | chosen(found, "add_rms_norm")
+    assert (norms == ({"triton"} if added else {"flashinfer"})) is by_hand
 
 
 @pytest.mark.parametrize("graphs", ["PIECEWISE", "FULL_AND_PIECEWISE"])
