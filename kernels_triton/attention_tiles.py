@@ -38,12 +38,13 @@ class Family:
 _EXACT = {64: Tile(16, 32, 4), 128: Tile(16, 16, 4), 256: Tile(16, 16, 8)}
 _EXACT_NVIDIA = _EXACT | {256: Tile(16, 16, 4)}
 _SMALL = Family(
-    decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 16, 8, 2)},
+    decode={64: Tile(16, 64, 4, 2), 128: Tile(16, 32, 4, 2), 256: Tile(16, 32, 4)},
     mixed={64: Tile(64, 64, 4), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
     prompt={64: Tile(128, 64, 8), 128: Tile(64, 32, 4), 256: Tile(64, 32, 8)},
     exact=_EXACT_NVIDIA,
     units=84,
 )
+_GEFORCE = replace(_SMALL, exact=_EXACT_NVIDIA | {256: Tile(16, 16, 4, chunk=32)})
 _SERVER = Family(
     decode={64: Tile(16, 128, 4, 2), 128: Tile(16, 64, 4, 2), 256: Tile(16, 32, 4, 2)},
     mixed={64: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 2)},
@@ -60,7 +61,7 @@ _AMPERE = replace(
 )
 _BLACKWELL = replace(
     _SERVER,
-    decode=_SERVER.decode | {256: Tile(16, 32, 8, 2)},
+    decode=_SERVER.decode | {256: Tile(16, 16, 4, 2)},
     mixed=_SERVER.mixed | {128: Tile(64, 64, 8, 2)},
 )
 _CDNA = Family(
@@ -89,6 +90,7 @@ FAMILIES = {
     "sm_80": _AMPERE,
     "sm_90": _SERVER,
     "sm_10": _BLACKWELL,
+    "sm_12": _GEFORCE,
     "sm_": _SMALL,
     "gfx9": _CDNA,
     "gfx11": _RDNA3,
