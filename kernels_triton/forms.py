@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import triton
 from triton.compiler import ASTSource
+from triton.runtime.jit import KernelParam
 
 from kernels_triton.launch import assume, recording
 from kernels_triton.target import ranges_matter, target_of
@@ -115,7 +117,7 @@ def form_of(
     signature: dict[str, str] = {}
     fixed = dict(constants)
     near = set()
-    for parameter, value in zip(kernel.params, values, strict=False):
+    for parameter, value in zip(_params(kernel), values, strict=False):
         name = parameter.name
         if value is None:
             signature[name], fixed[name] = "constexpr", None
@@ -133,13 +135,22 @@ def form_of(
     if missing or len(signature) != len(order):
         raise TypeError(f"{kernel.__name__}: launched without {missing}, with {sorted(set(signature) - set(order))}")
     return Form(
-        f"{kernel.__module__}:{kernel.__name__}",
+        f"{kernel.fn.__module__}:{kernel.fn.__name__}",
         tuple((name, signature[name]) for name in order),
         tuple((name, fixed[name]) for name in order if name in fixed),
         warps,
         stages,
         frozenset(near),
     )
+
+
+def _params(kernel: Any) -> list[Any]:
+    """The kernel's parameters, also in a process that interprets, where kernels keep none."""
+    if hasattr(kernel, "params"):
+        return list(kernel.params)
+    plain = kernel.kwargs.get("do_not_specialize") or ()
+    found = enumerate(inspect.signature(kernel.fn).parameters.values())
+    return [KernelParam(at, one, one.name in plain, False) for at, one in found]
 
 
 def compile_form(form: Form, arch: str, fresh: bool = False) -> Any:

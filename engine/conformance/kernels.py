@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from engine.bind import workspace_of
-from engine.conformance.calls import calls_of, odd_cases
+from engine.conformance.calls import Sample, calls_of, odd_cases
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.pure import odd_facts, verdict
-from engine.conformance.rows import bands_of, compared, needed, once, ran, suiting
+from engine.conformance.rows import bands_of, compared, needed, once, ran, suiting, taken
+from engine.kernels.units import Units
 from engine.ops.compare import same_bits, specs_of
-from platforms.contract import Kernel
+from platforms.contract import DeviceProfile, Kernel
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
@@ -43,6 +44,8 @@ def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], str]]]:
             yield f"{at}/pack", partial(_packs, subject, row)
         if row.workspace:
             yield f"{at}/workspace", partial(_works_in, subject, row)
+        if row.build:
+            yield f"{at}/build", partial(_builds, subject, row)
 
 
 def _needed_somewhere(subject: Subject, row: Kernel) -> str:
@@ -243,6 +246,48 @@ def _works_in(subject: Subject, row: Kernel) -> str:
         if first != second:
             raise Wrong(f"workspace gives {first} bytes, and {second} when asked again, on {call}")
     return f"{max(size for size, _ in sizes)} bytes"
+
+
+def _builds(subject: Subject, row: Kernel) -> str:
+    """Units for the smallest call that the row takes on each described device, by the same names when asked again. None
+    of them is made."""
+    if not subject.targets:
+        raise NotSupported("no device is described")
+    for field in ("build", *(["pack"] if row.pack else [])):
+        _load(subject, row, field)
+    op = subject.ops[row.op]
+    samples = sorted(calls_of(op), key=lambda call: sum(x.numel() for x in call.inputs))
+    named: dict[str, None] = {}
+    refusals: dict[str, str] = {}
+    for target, profile in subject.targets.items():
+        try:
+            call = next(taken(subject, row, profile, samples))
+        except NotSupported as refusal:
+            refusals[target] = str(refusal)
+            continue
+        first, second = (_units(subject, row, profile, call, f"on {target} for {call}") for _ in range(2))
+        if first != second:
+            raise Wrong(f"build names {first}, and {second} when asked again, on {target} for {call}")
+        named |= dict.fromkeys(first)
+    if not named:
+        why = list(dict.fromkeys(reversed(refusals.values())))
+        raise NotSupported(f"no described device with a case of the op: {'; '.join(why[:3])}")
+    return f"{len(named)} units on {len(subject.targets) - len(refusals)} of {len(subject.targets)} described devices"
+
+
+def _units(subject: Subject, row: Kernel, profile: DeviceProfile, call: Sample, where: str) -> list[str]:
+    """Their names."""
+    found = Units({}, {})
+    found.add(row, subject.ops[row.op], profile, specs_of(call.inputs), call.case.attributes)
+    for problem in found.problems:
+        raise Wrong(f"{problem}, {where}")
+    for unit in found.rows:
+        name, make = getattr(unit, "name", None), getattr(unit, "make", None)
+        if not isinstance(name, str) or not name or not callable(make):
+            raise Wrong(f"build gives {unit!r}, a unit without a name or make(), {where}")
+    if not found.rows:
+        raise Wrong(f"build gives no unit, {where}")
+    return [unit.name for unit in found.rows]
 
 
 BODIES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +50,25 @@ def _willing(subject: Subject, row: Kernel, profile: DeviceProfile) -> Facts:
 
 def suiting(subject: Subject, row: Kernel, runtime: Runtime, cases: Sequence[Case]) -> list[Sample]:
     """Calls of ``cases`` that the row takes, in every dtype it takes. Raises ``NotSupported`` where there is none."""
-    op, model = subject.ops[row.op], _willing(subject, row, runtime.profile)
-    answers = []
-    for call in (sample(op, case, dtype) for case in cases for dtype in DTYPES):
+    samples = (sample(subject.ops[row.op], case, dtype) for case in cases for dtype in DTYPES)
+    return list(taken(subject, row, runtime.profile, samples))
+
+
+def taken(subject: Subject, row: Kernel, profile: DeviceProfile, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Those that the row takes on this device, as they come. Raises ``NotSupported`` where there is none."""
+    model, why = _willing(subject, row, profile), ""
+    count = 0
+    for call in samples:
         facts = {**model, **call.facts}
-        needs = verdict(row.needs, runtime.profile, facts, f"needs of {row.op}/{row.name}")
-        where = f"accepts of {row.op}/{row.name}"
-        answers.append((call, verdict(row.accepts, runtime.profile, facts, where) if needs else needs))
-    found = [call for call, answer in answers if answer]
-    if not found:
-        raise NotSupported(answers[0][1].reason if answers else f"{op} has no cases to compare with")
-    return found
+        answer = verdict(row.needs, profile, facts, f"needs of {row.op}/{row.name}")
+        if answer:
+            answer = verdict(row.accepts, profile, facts, f"accepts of {row.op}/{row.name}")
+        if answer:
+            count += 1
+            yield call
+        why = why or answer.reason
+    if not count:
+        raise NotSupported(why or f"{subject.ops[row.op]} has no cases to compare with")
 
 
 def bands_of(op: Op, row: Kernel, call: Sample, runtime: Runtime) -> list[Band]:

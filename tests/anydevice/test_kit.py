@@ -112,6 +112,36 @@ def test_a_workspace_is_bytes_for_every_call(name, said):
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("build", ""),
+        ("build_unsteady", "build names ['unit "),
+        ("build_wide", "names no units of work for"),
+        ("build_wide", "ValueError: no tile of"),
+        ("build_none", "gives no unit, on"),
+        ("build_words", "'a kernel', a unit without a name or make()"),
+        ("good", "TypeError: good()"),
+        ("nothing", "does not load"),
+    ],
+)
+def test_units_are_named_for_every_described_device_and_not_made(name, said):
+    found = of_row(norm(good, build=f"{HERE}:{name}"), "build")
+    assert (found.state, bool(said)) in (("passed", False), ("failed", True)), found
+    count = len(SELECTION.plugin.targets())
+    assert (said or f"units on {count} of {count} described devices") in found.detail
+
+
+def test_units_are_asked_for_with_weights_as_pack_lays_them_out_and_where_the_row_serves():
+    row = Kernel("linear", "turned", f"{HERE}:linear", pack=f"{HERE}:pack", build=f"{HERE}:build_turned")
+    assert of_row(row, "build").state == "passed"
+    first = next(iter(SELECTION.plugin.targets().values()))
+    one = norm(good, needs=lambda profile, facts: Verdict(profile == first, "the first"), build=f"{HERE}:build")
+    assert "1 units on 1 of " in of_row(one, "build").detail
+    found = of_row(norm(good, accepts=lambda profile, facts: Verdict(False, "never"), build=f"{HERE}:build"), "build")
+    assert found.state == "not supported" and "no described device with a case of the op: never" in found.detail
+
+
+@pytest.mark.parametrize(
     ("predicate", "said"),
     [
         (lambda profile, facts: None, "gave None, not a Verdict with a reason"),
