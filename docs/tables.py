@@ -116,7 +116,9 @@ def spelling_table() -> str:
 def removed_table() -> str:
     from engine import compat
 
-    rows = [[code(name.replace("_", "-") if "." not in name else name), what] for name, what in compat.REMOVED.items()]
+    said = [(name, f"{word}; {what}") for word, names in compat.NOT_TAKEN.items() for name, what in names.items()]
+    said += [(name, f"accepted without effect; {why}") for name, (_, why) in compat.NO_EFFECT.items()]
+    rows = [[code(name.replace("_", "-") if "." not in name else name), what] for name, what in said]
     rows += [[code(name), what] for name, what in compat.VARIABLES_NOT_TAKEN.items()]
     return table(("not taken", "instead"), rows)
 

@@ -65,8 +65,6 @@ GRAPH_MODE_NUMBERS: tuple[str, ...] = ("NONE", "PIECEWISE", "FULL")
 
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
-        "swap_space": "preempted requests are recomputed; for more room use --kv-cache-memory-bytes",
-        "cpu_offload_gb": "weights stay on the device; use a smaller or quantised model",
         "preemption_mode": "preempted requests are always recomputed",
         "device": "use --platform",
         "metrics": "GET /metrics needs no flag",
@@ -77,8 +75,45 @@ REMOVED: Mapping[str, str] = MappingProxyType(
         "num_scheduler_steps": "the scheduler overlaps steps by itself",
         "use_v2_block_manager": "there is one block manager",
         "num_lookahead_slots": "slots are reserved as they are needed",
-        "disable_log_requests": "requests are not logged",
         "worker_use_ray": "use --tensor-parallel-size",
+        "compilation.level": "use -cc.mode",
+        "compilation.use_cudagraph": "use -cc.graph_mode",
+        "compilation.full_cuda_graph": "use -cc.graph_mode=FULL",
+        "compilation.use_inductor": "use -cc.backend",
+    }
+)
+"""Options of earlier releases → what to do instead."""
+
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {
+        "compilation.pass_config.enable_fusion": "use -cc.pass_config.fuse_norm_quant and "
+        "-cc.pass_config.fuse_act_quant",
+        "compilation.pass_config.enable_attn_fusion": "use -cc.pass_config.fuse_attn_quant",
+        "compilation.pass_config.enable_sequence_parallelism": "use -cc.pass_config.enable_sp",
+        "compilation.pass_config.enable_async_tp": "use -cc.pass_config.fuse_gemm_comms",
+        "compilation.pass_config.enable_fi_allreduce_fusion": "use -cc.pass_config.fuse_allreduce_rms",
+    }
+)
+"""Fusions under their names of earlier releases → today's."""
+
+NOT_BUILT: Mapping[str, str] = MappingProxyType(
+    {
+        "cpu_offload_gb": "weights stay on the device; use a smaller or quantised model",
+        "enable_lora": "adapters cannot be served; merge one into the weights",
+        "speculative_config": "there is no drafting",
+        "tool_call_parser": "tool calls are left in the text",
+        "enable_auto_tool_choice": "tool calls are left in the text",
+        "reasoning_parser": "reasoning is left in the text",
+        "distributed_executor_backend": "a model is served on one device",
+        "generation_config": "requests bring their sampling; of generation_config.json only eos_token_id is read",
+        "uvicorn_log_level": "the log holds warnings of the web server and the engine's own lines",
+        "enable_log_requests": "requests are not logged",
+    }
+)
+"""Options of what this engine cannot do → what it does."""
+
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
         "distributed_optimizer_backend": "this is an inference engine",
         "batch_size": "use --max-num-seqs",
         "quantization": "the checkpoint's config says how it is stored",
@@ -86,29 +121,39 @@ REMOVED: Mapping[str, str] = MappingProxyType(
         "attention_config.backend": "use --kernel attention=NAME",
         "moe_backend": "use --kernel moe=NAME",
         "linear_backend": "use --kernel linear=NAME",
-        "trust_remote_code": "no code of a checkpoint is run",
         "tokenizer": "the checkpoint's own is used",
         "tokenizer_mode": "there is one",
         "revision": "name a directory with the revision you want",
         "hf_overrides": "change config.json in a copy of the folder",
+        "download_dir": "HF_HOME names the folder that `engine pull` downloads to, ENGINE_CACHE_ROOT that of the "
+        "built-in model",
         "enable_expert_parallel": "experts are cut over --tensor-parallel-size",
-        "enable_lora": "adapters are not built yet",
-        "speculative_config": "drafting is not built yet",
-        "tool_call_parser": "tool calls are not built yet",
-        "enable_auto_tool_choice": "tool calls are not built yet",
-        "reasoning_parser": "reasoning is not split off yet",
         "num_gpu_blocks_override": "use --kv-cache-memory-bytes",
-        "distributed_executor_backend": "serving on several devices is not built yet",
         "async_scheduling": "the scheduler overlaps steps by itself",
-        "compilation.level": "use -cc.mode",
-        "compilation.pass_config.eliminate_noops": "programs hold none",
-        "compilation.use_cudagraph": "use -cc.graph_mode",
-        "compilation.full_cuda_graph": "use -cc.graph_mode=FULL",
-        "compilation.use_inductor": "use -cc.backend",
         "compilation.use_inductor_graph_partition": "pieces are cut on the program; use -cc.splitting_ops",
     }
 )
-"""Options of earlier releases or of other tools → what to do instead."""
+"""Options of other tools that are decided or said in another way here → which."""
+
+NOT_TAKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"removed": REMOVED, "renamed": RENAMED, "not built": NOT_BUILT, "not a setting here": ELSEWHERE}
+)
+"""Every option that is refused with advice, by what is said of it."""
+
+_NO_NOOPS = "programs hold no operation that does nothing"
+NO_EFFECT: Mapping[str, tuple[bool, str]] = MappingProxyType(
+    {
+        "trust_remote_code": (False, "no code of a checkpoint is run"),
+        "no_trust_remote_code": (False, "no code of a checkpoint is run"),
+        "disable_log_requests": (False, "requests are not logged"),
+        "no_enable_log_requests": (False, "requests are not logged"),
+        "swap_space": (True, "preempted requests are recomputed; for more room use --kv-cache-memory-bytes"),
+        "compilation.pass_config.eliminate_noops": (False, _NO_NOOPS),
+        "compilation.pass_config.enable_noop": (False, _NO_NOOPS),
+    }
+)
+"""Options that are accepted with a warning, since nothing is lost without them → whether a value comes with them, and
+why they do nothing."""
 
 OWN_PREFIX, FOREIGN_PREFIX = "ENGINE_", "VLLM_"
 """Every variable ``VLLM_X`` is read as ``ENGINE_X`` where that exists; when both are set, ``ENGINE_X`` wins."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engine import compat
 from engine.config.fields import BY_KEY, Field
-from engine.config.names import SECTIONS, field_named, plain, unknown
+from engine.config.names import SECTIONS, advice, field_named, plain, unknown
 from engine.config.values import parse_json, written_value
 from engine.errors import UserError
 from engine.plan_values import Given
@@ -17,8 +18,10 @@ class Assignments:
     two values is an error, since nobody can know which was meant."""
 
     def __init__(self, origin: str, place: str = "") -> None:
-        """``place``: put in front of every message, such as a file's name."""
+        """``place``: put in front of every message, such as a file's name. ``warnings``: of what was accepted without
+        effect."""
         self.origin, self.place = origin, place
+        self.warnings: list[str] = []
         self._said: dict[tuple[str, str], dict[str, tuple[Any, str]]] = {}
         self._added: dict[str, list[Any]] = {}
 
@@ -46,6 +49,9 @@ class Assignments:
             self._assign_section(name, raw, spelling, command)
         elif field := field_named(name, command):
             self.assign(field, raw, spelling, append=append)
+        elif name in compat.NO_EFFECT:
+            if raw is not None:
+                self.warnings.append(f"{self.place}{spelling} {advice(name)}")
         else:
             raise UserError(self.place + unknown(spelling if "{" not in spelling else path, name))
 

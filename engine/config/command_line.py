@@ -106,16 +106,17 @@ def _flag(values: Assignments, word: str, queue: list[str], command: str) -> Non
         if given:
             raise UserError(f"{word}: takes no value; write --{spelling[5:]}={raw} to give one")
         values.assign(positive, False, f"--{spelling[5:]}")
-    elif not found and name not in SECTIONS:
+    elif not found and name not in SECTIONS and name not in compat.NO_EFFECT:
         raise _unknown(spelling, name, command)
     elif given:
         values.assign_path(name, raw, spelling, append=append, command=command)
-    elif found and found.kind.switch:
+    elif found.kind.switch if found else not compat.NO_EFFECT.get(name, (True, ""))[0]:
         # A dotted switch may have its value in the next word, as other dotted settings do.
         valued = "." in name and queue and queue[0].lower() in TRUE | FALSE
-        values.assign(found, queue.pop(0) if valued else True, spelling)
+        values.assign_path(name, queue.pop(0) if valued else True, spelling, command=command)
     elif not queue or _is_flag(queue[0]):
-        wanted = f"{spelling} needs a value ({found.kind.metavar if found else 'a JSON object'})"
+        what = found.kind.metavar if found else "a JSON object" if name in SECTIONS else "N"
+        wanted = f"{spelling} needs a value ({what})"
         hint = f", found {queue[0]}; a value that starts with - is written {spelling}=VALUE" if queue else ""
         raise UserError(wanted + hint)
     else:

@@ -30,20 +30,26 @@ def plain(name: str) -> str:
     return compat.SECTIONS.get(head, head) + dot + rest
 
 
+def advice(name: str) -> str:
+    """What is said of a plain name that users know and that is no setting here, or nothing."""
+    said = (f"{word}; {names[name]}" for word, names in compat.NOT_TAKEN.items() if name in names)
+    return next(said, f"has no effect here: {compat.NO_EFFECT[name][1]}" if name in compat.NO_EFFECT else "")
+
+
 def field_named(name: str, command: str = "") -> Field | None:
     """The field behind a plain name, if ``command`` may use it; ``""`` stands for every source but a command line. A
     platform may bring fusion rules of its own, so every name is a switch there and the plan knows which exist."""
     field = LONG.get(name)
-    if not field and name.startswith(FUSION) and name.removeprefix(FUSION).isidentifier():
+    if not field and name.startswith(FUSION) and name.removeprefix(FUSION).isidentifier() and not advice(name):
         return Field(name, SWITCH, FUSE, "a rule of the platform's own")
     return field if field and field.only in ("", command) else None
 
 
 def unknown(written: str, name: str, prefix: str = "") -> str:
-    """The message about a name nobody knows, as ``written``: what replaced it, the nearest one, or the names of its
+    """The message about a name nobody knows, as ``written``: what is said of it, the nearest one, or the names of its
     section. ``name``: the plain one. ``prefix``: what stands before a name in this source, such as ``--``."""
-    if removed := compat.REMOVED.get(name):
-        return f"{written}: removed; {removed}"
+    if said := advice(name):
+        return f"{written}: {said}"
     from difflib import get_close_matches
 
     section, dot, last = name.rpartition(".")

@@ -37,17 +37,23 @@ def collect(
         from engine.config.file import read_file
 
         sources.insert(0, read_file(line.config))
-    return Collected(merge(*sources), tuple(warnings), line.switches)
+    said = [text for source in sources for text in source.warnings]
+    return Collected(merge(*sources), (*warnings, *dict.fromkeys(said)), line.switches)
 
 
 def from_keywords(**keywords: Any) -> dict[str, Given]:
     """What a Python caller passes: canonical keys' last parts, names of flags, or sections with a mapping, as in
-    ``LLM(model=…, optimization_level=2, compilation_config={"mode": 0})``. ``None`` is no value. Raises ``UserError``,
-    for a setting of the server too, since no server is started."""
+    ``LLM(model=…, optimization_level=2, compilation_config={"mode": 0})``. ``None`` is no value; what is accepted
+    without effect is logged. Raises ``UserError``, for a setting of the server too, since no server is started."""
     values = Assignments("argument")
     for name, value in keywords.items():
         values.assign_path(name, value, name)
     given = merge(values)
+    if values.warnings:
+        from logging import getLogger
+
+        for text in values.warnings:
+            getLogger("engine").warning("%s", text)
     for key in given:
         if key in BY_KEY and BY_KEY[key].group == SERVER:
             name = key.rpartition(".")[2]

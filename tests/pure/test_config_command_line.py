@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import FIELDS, collect
+from engine import compat
+from engine.config import BY_KEY, FIELDS, collect
 from engine.errors import UserError
 
 
@@ -160,9 +161,18 @@ FAILS = [
     ('-cc {"graph-mode":0,"graph_mode":0}', "-cc", "graph-mode and graph_mode"),
     ('-cc {"pass_config":3}', "-cc {pass_config} 3", "-cc.pass_config.NAME=VALUE"),
     ("--kv-cache-memory 1G --kv-cache-memory-bytes 2G", "--kv-cache-memory 1G", "--kv-cache-memory-bytes 2G"),
+    ("--enable-lora", "--enable-lora", "not built"),
+    ("--speculative-config={}", "--speculative-config", "not built"),
+    ("--generation-config auto", "--generation-config", "only eos_token_id is read"),
+    ("--uvicorn-log-level info", "--uvicorn-log-level", "not built"),
+    ("--enable-log-requests", "--enable-log-requests", "not built; requests are not logged"),
+    ("--download-dir /tmp", "--download-dir", "HF_HOME"),
+    ("--swap-space", "--swap-space", "needs a value (N)"),
+    ("-cc.pass_config.enable_fusion=true", "enable_fusion", "renamed; use -cc.pass_config.fuse_norm_quant and"),
+    ('-cc {"pass_config":{"enable_async_tp":true}}', "enable_async_tp", "renamed; use -cc.pass_config.fuse_gemm_comms"),
     *(
         (f"--{name} 4", f"--{name}", "removed")
-        for name in ("swap-space", "device", "metrics", "verbose", "max-prompt-length", "debug-dump-path")
+        for name in ("device", "metrics", "verbose", "max-prompt-length", "debug-dump-path")
     ),
 ]
 
@@ -173,6 +183,33 @@ def test_mistake_is_named(line: str, token: str, advice: str) -> None:
         values(*line.split(" "))
     assert token in str(error.value)
     assert advice in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--trust-remote-code", "no code of a checkpoint is run"),
+        ("--no-trust-remote-code", "no code of a checkpoint is run"),
+        ("--disable-log-requests", "requests are not logged"),
+        ("--swap-space 4", "recomputed"),
+        ("--swap-space=4", "recomputed"),
+        ("-cc.pass_config.eliminate_noops=true", "programs hold"),
+        ("-cc.pass_config.eliminate_noops true", "programs hold"),
+        ('-cc {"pass_config":{"enable_noop":true}}', "programs hold"),
+    ],
+)
+def test_what_loses_nothing_is_accepted_with_one_warning(line: str, reason: str) -> None:
+    found = collect([*line.split(" "), "--port", "1"], {})
+    (warning,) = found.warnings
+    assert "has no effect here" in warning and reason in warning
+    assert {key: row.value for key, row in found.given.items()} == {"server.port": 1}
+
+
+def test_every_renamed_fusion_names_ones_that_exist() -> None:
+    for old, advice in compat.RENAMED.items():
+        assert old not in BY_KEY
+        for flag in (word for word in advice.split() if word.startswith("-cc.")):
+            assert f"compilation.{flag.removeprefix('-cc.')}" in BY_KEY
 
 
 @pytest.mark.parametrize("line", ["-O", "-O4", "-O 7", "-O-1", "-O -1", "-O2.5", "-O 2.5", "-Ofast", "-O=", "-O.mode=x",

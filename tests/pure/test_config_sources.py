@@ -91,7 +91,7 @@ def test_null_in_a_file_is_no_value(tmp_path: Path, text: str) -> None:
     ("text", "tokens"),
     [
         ("prot: 1", ["f.yaml", "prot", "port"]),
-        ("swap-space: 4", ["swap-space", "removed"]),
+        ("preemption-mode: swap", ["preemption-mode", "removed"]),
         ("server:\n  prt: 1", ["server.prt", "server.port"]),
         ("optimization-level: 7", ["f.yaml", "optimization-level 7", "0, 1, 2, 3"]),
         ("enforce_eager: perhaps", ["enforce_eager perhaps", "true or false"]),
@@ -217,7 +217,7 @@ def test_python_arguments() -> None:
         ({"max_num_seqs": 0}, "max_num_seqs 0"),
         ({"compilation_config": 3}, "compilation_config 3"),
         ({"compilation_config": {"bogus": 1}}, "bogus"),
-        ({"swap_space": 4}, "removed"),
+        ({"preemption_mode": "swap"}, "removed"),
         ({"model": 3}, "text"),
         ({"port": 1}, "port: a setting of the server.* --port"),
         ({"server": {"host": "0.0.0.0"}}, "host: a setting of the server"),
@@ -226,6 +226,18 @@ def test_python_arguments() -> None:
 def test_wrong_python_argument_is_named(keywords: dict[str, object], token: str) -> None:
     with pytest.raises(UserError, match=token):
         from_keywords(**keywords)
+
+
+def test_an_argument_without_effect_is_accepted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert set(from_keywords(trust_remote_code=True, swap_space=None, seed=3)) == {"model.seed"}
+    assert caplog.messages == ["trust_remote_code has no effect here: no code of a checkpoint is run"]
+
+
+def test_a_line_without_effect_names_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "trust-remote-code: true\nno-enable-log-requests: true\nport: 1")
+    found = collect(["--config", path], {})
+    assert {key: row.value for key, row in found.given.items()} == {"server.port": 1}
+    assert [("f.yaml" in text, "no effect here" in text) for text in found.warnings] == [(True, True)] * 2
 
 
 def test_arguments_lie_over_the_environment() -> None:

@@ -74,7 +74,9 @@ def test_every_spelling_is_in_the_table() -> None:
         assert f"`{old}` | `{new}`" in rows
     assert all(f"`{old}`" in rows for old in (*compat.OPERATIONS, *compat.MODES, *compat.VARIABLES))
     removed = "\n".join(lines(FLAGS, "removed"))
-    assert all(what in removed for what in (*compat.REMOVED.values(), *compat.VARIABLES_NOT_TAKEN.values()))
+    assert all(what in removed for what in compat.VARIABLES_NOT_TAKEN.values())
+    assert all(what in removed for names in compat.NOT_TAKEN.values() for what in names.values())
+    assert all(f"accepted without effect; {why}" in removed for _, why in compat.NO_EFFECT.values())
 
 
 def test_every_variable_of_a_platform_is_in_the_table() -> None:
