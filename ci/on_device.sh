@@ -2,12 +2,29 @@
 # What only a device can show, in under 8 minutes on one H200: conformance of every kernel row, the device tests (first
 # touch, capture of pieces and of whole steps, replay equal to eager, tokens at every level), and speed beside measured
 # bandwidth. Ends with one table and one JSON file.
-#   bash ci/on_device.sh [PLATFORM]
-# PLATFORM: as `engine platforms` names it [cuda]. OUT: folder for results [on_device]. PYTHON: one whose torch sees the
-# device [python3]. WHEELS: folder made by ci/wheels.sh, where there is no network. ARGS: of python -m benchmarks.device.
 set -u
 cd "$(dirname "$0")/.."
-platform=${1:-cuda}
+known=$(cd tests/device && printf '%s\n' */__init__.py | cut -d/ -f1 | paste -sd' ')
+usage="usage: bash ci/on_device.sh [PLATFORM]
+
+PLATFORM: one that has tests in tests/device: $known [cuda].
+Variables: OUT, folder for results [on_device]; PYTHON, one whose torch sees the device [python3]; WHEELS, folder made
+by ci/wheels.sh, where there is no network; ARGS, of python -m benchmarks.device."
+wrong() {
+  printf '%s\n\n%s\n' "ci/on_device.sh: $1" "$usage" >&2
+  exit 2
+}
+for word; do
+  case $word in
+    -h | --help) printf '%s\n' "$usage" && exit 0 ;;
+    -*) wrong "unknown flag $word" ;;
+  esac
+done
+[ $# -le 1 ] || wrong "takes one PLATFORM, found $*"
+platform=${1-cuda}
+grep -qxF -e "$platform" <<<"${known// /$'\n'}" || wrong "no tests for platform ${platform@Q}"
+command -v "${PYTHON:-python3}" >/dev/null || wrong "PYTHON=${PYTHON:-} is no program"
+[ -z "${WHEELS:-}" ] || ls "$WHEELS"/*.whl >/dev/null 2>&1 || wrong "WHEELS=$WHEELS holds no wheels"
 out=${OUT:-on_device}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -31,7 +48,9 @@ step() {  # name, most seconds, command
 }
 
 from=${WHEELS:+--no-index --no-deps}
-more=$([ -n "${WHEELS:-}" ] && ls "$WHEELS"/*.whl || echo pytest pytest-timeout hypothesis)
+# --no-build-isolation builds with what the environment has, and a new one may have a setuptools older than asked for.
+build=$("${PYTHON:-python3}" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+more=$([ -n "${WHEELS:-}" ] && ls "$WHEELS"/*.whl || echo "$build" wheel pytest pytest-timeout hypothesis)
 step venv 60 "${PYTHON:-python3}" -m venv --system-site-packages "$out/venv" &&
   step torch 60 "$python" - "$("${PYTHON:-python3}" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" <<'PY' &&
 import pathlib, sys, sysconfig
