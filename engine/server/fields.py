@@ -17,45 +17,65 @@ NO_EFFECT = frozenset(
      "service_tier"}
 )  # fmt: skip
 
-# A field that is known to users but not honoured, with the values that ask for nothing.
-NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "allowed_token_ids": (),
-    "audio": (),
-    "bad_words": ([],),
-    "chat_template": (),
-    "detokenize": (True,),
-    "documents": ([],),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "include_reasoning": (True,),
-    "kv_transfer_params": ({},),
-    "length_penalty": (1, 1.0),
-    "logprob_token_ids": ([],),
-    "media_io_kwargs": ({},),
-    "mm_processor_kwargs": ({},),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
-    "prediction": (),
-    "prompt_embeds": (),
-    "reasoning_effort": (),
-    "repetition_detection": (),
-    "response_format": ({"type": "text"},),
-    "return_prompt_text": (False,),
-    "spaces_between_special_tokens": (True,),
-    "stream_interval": (1,),
-    "structured_outputs": (),
-    "suffix": ("",),
-    "thinking_token_budget": (-1,),
-    "tool_choice": ("none",),
-    "tools": ([],),
-    "truncate_prompt_tokens": (),
-    "truncation_side": (),
-    "use_beam_search": (False,),
-    "verbosity": (),
-    "vllm_xargs": ({},),
-    "web_search_options": (),
-}  # fmt: skip
+_STRUCTURE = "answers are not held to a schema or grammar; ask for the format in the prompt"
+_TOOLS = "tool calls are not built"
+_TEXT = "only text goes in and comes out"
+_REASONING = "reasoning is not told apart from the answer"
+_TEMPLATE = "the server's own template is used; see --chat-template"
+_CODE = "no code or parameters of a client's reach the sampler; see logit_bias and the penalties"
+_VOCABULARY = "a vocabulary can be narrowed by logit_bias alone"
+_BEAMS = "there is no beam search; use n"
+_WHOLE = "a prompt is never cut; shorten it before sending"
+
+# A field that is known to users but not honoured → why, and the values that ask for nothing.
+_KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "allowed_token_ids": (_VOCABULARY, ()),
+    "audio": (_TEXT, ()),
+    "bad_words": (_VOCABULARY, ([],)),
+    "best_of": ("all n answers are returned; use n", (1,)),
+    "chat_template": (_TEMPLATE, ()),
+    "detokenize": ("answers are always text; return_token_ids gives the tokens as well", (True,)),
+    "documents": ("only a chat template takes them", ([],)),
+    "early_stopping": (_BEAMS, (False,)),
+    "echo": ("an answer in a chat does not repeat its prompt", (False,)),
+    "function_call": (_TOOLS, ("none",)),
+    "functions": (_TOOLS, ([],)),
+    "guided_choice": (_STRUCTURE, ()),
+    "guided_decoding_backend": (_STRUCTURE, ()),
+    "guided_grammar": (_STRUCTURE, ()),
+    "guided_json": (_STRUCTURE, ()),
+    "guided_regex": (_STRUCTURE, ()),
+    "guided_whitespace_pattern": (_STRUCTURE, ()),
+    "include_reasoning": (_REASONING, (True,)),
+    "kv_transfer_params": ("caches stay in this server", ({},)),
+    "length_penalty": (_BEAMS, (1, 1.0)),
+    "logits_processors": (_CODE, ([],)),
+    "logprob_token_ids": ("log-probabilities are of the likeliest tokens; see logprobs", ([],)),
+    "media_io_kwargs": (_TEXT, ({},)),
+    "mm_processor_kwargs": (_TEXT, ({},)),
+    "modalities": (_TEXT, (["text"],)),
+    "parallel_tool_calls": (_TOOLS, (True, False)),
+    "prediction": ("there is no drafting", ()),
+    "prompt_embeds": ("prompts are text or token ids", ()),
+    "reasoning_effort": (f"{_REASONING}; a template may take it from chat_template_kwargs", ()),
+    "repetition_detection": ("answers end by stop, stop_token_ids and max_tokens", ()),
+    "response_format": (_STRUCTURE, ({"type": "text"},)),
+    "return_prompt_text": ("the prompt is not sent back; return_token_ids gives its tokens", (False,)),
+    "spaces_between_special_tokens": ("special tokens are always set apart as the tokenizer does", (True,)),
+    "stream_interval": ("every token is sent as it comes", (1,)),
+    "structured_outputs": (_STRUCTURE, ()),
+    "suffix": ("text is continued, not filled in", ("",)),
+    "thinking_token_budget": (_REASONING, (-1,)),
+    "tool_choice": (_TOOLS, ("none",)),
+    "tools": (_TOOLS, ([],)),
+    "truncate_prompt_tokens": (_WHOLE, ()),
+    "truncation_side": (_WHOLE, ()),
+    "use_beam_search": (_BEAMS, (False,)),
+    "verbosity": ("the prompt says how long an answer should be", ()),
+    "vllm_xargs": (_CODE, ({},)),
+    "web_search_options": (_TOOLS, ()),
+}
+NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {name: harmless for name, (_, harmless) in _KNOWN.items()}
 logger = logging.getLogger("engine.server")
 _logged: set[str] = set()
 
@@ -77,7 +97,7 @@ def screen(
             continue
         elif not where and name in NOT_SUPPORTED:
             if value is not None and not _asks_nothing(value, NOT_SUPPORTED[name]):
-                raise RequestError(f"{name} is not supported yet.", name)
+                raise RequestError(f"{name} is not supported yet: {_KNOWN[name][0]}.", name)
         elif ignore_unknown:
             _log_once(name)
         else:
@@ -86,9 +106,9 @@ def screen(
 
 
 def unknown_field(name: str, model: type[BaseModel], where: str = "") -> str:
-    """The message about a field nobody knows, with the nearest one that exists."""
-    known = [*model.model_fields, *(() if where else (*NO_EFFECT, *NOT_SUPPORTED))]
-    near = difflib.get_close_matches(name[:100].lower(), known, n=1, cutoff=0.5)
+    """The message about a field nobody knows, with the one that is taken and nearly spelled like it."""
+    known = [*model.model_fields, *(() if where else NO_EFFECT)]
+    near = difflib.get_close_matches(name[:100].lower(), known, n=1, cutoff=0.75)
     hint = f"; did you mean {where}{near[0]}?" if near else "."
     return f"Unknown field {where}{name[:100]}{hint}"
 

@@ -93,6 +93,21 @@ def test_unknown_field_names_the_nearest():
     assert caught.value.param == "messages[3].contnt" and "messages[3].content" in caught.value.message
 
 
+@pytest.mark.parametrize("name", ["foo", "tool", "tool_chioce", "include_reasonin", "guided", "best"])
+def test_no_field_is_suggested_that_is_refused_or_far(name):
+    message = refused(chat, **{name: 1}).message
+    assert message == f"Unknown field {name}."
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("guided_json", "schema"), ("best_of", "use n"), ("logits_processors", "logit_bias"), ("tools", "not built")],
+)
+def test_a_known_field_is_refused_with_its_reason(name, reason):
+    message = refused(chat, **{name: [{"a": 1}]}).message
+    assert message.startswith(f"{name} is not supported yet: ") and reason in message
+
+
 def test_unknown_fields_can_be_ignored_with_a_line_per_name(caplog, monkeypatch):
     monkeypatch.setattr(fields, "_logged", set())
     with caplog.at_level(logging.WARNING, "engine.server"):
