@@ -3,8 +3,9 @@
 What a platform's compiler keeps is its own business: beside the function ``build`` that a row names, its module may
 have ``compiler()``, which says in words what compiles and in which version; units with ``save(folder)``, which writes
 files and returns an entry of the manifest (plain values, ``files`` being name → SHA-256); and
-``install(folder, arch, entries, required)``, after which launches find those files. That returns an object with
-``misses`` and ``problems``, lists of sentences; ``required``: launches raise where something would be compiled.
+``install(folder, arch, entries, required, packages)``, after which launches find those files. That returns an object
+with ``misses`` and ``problems``, lists of sentences; ``required``: launches raise where something would be compiled;
+``packages``: where the platform's kernels come from, for nothing else is to be imported on a manifest's word.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from engine.bind import load_target
 from engine.errors import UserError
 from engine.explain import Row
 from engine.first_touch import smallest
+from engine.graphs.space import table_width
+from engine.kernels.bundle_folder import MANIFEST, publish, working_folder
 from engine.kernels.units import Step, units_of
 from engine.ops import Op
 from engine.ops.compare import specs_of
@@ -28,7 +31,7 @@ from platforms.contract import DeviceProfile, Kernel
 
 logger = logging.getLogger("engine")
 
-MANIFEST, FORMAT = "manifest.json", 1
+FORMAT = 1
 KEY = "compilation.kernel_bundle"
 Told = Callable[[int, int, str], None]
 
@@ -44,11 +47,20 @@ class Written:
 
 def steps_for(plan: Plan) -> tuple[Step, ...]:
     """Steps in which calls may take other forms: a token each of so many requests, and prompts, by powers of two up to
-    the most that a step holds; and the sizes of graphs."""
+    the most that a step holds, and the sizes of graphs; over caches of every length, by powers of two."""
     most, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
-    powers = [1 << at for at in range(most.bit_length()) if 1 << at <= most]
-    sizes = dict.fromkeys([*powers, *plan["compilation.capture_sizes"], most])
-    return tuple(Step(n, requests) for n in sorted(sizes) for requests in dict.fromkeys((min(n, seqs), 1)))
+    sizes = dict.fromkeys([*_powers(most), *plan["compilation.capture_sizes"]])
+    return tuple(
+        Step(n, requests, blocks)
+        for n in sorted(sizes)
+        for requests in dict.fromkeys((min(n, seqs), 1))
+        for blocks in _powers(table_width(plan))
+    )
+
+
+def _powers(most: int) -> list[int]:
+    """Of two below ``most``, and ``most``."""
+    return [*(1 << at for at in range(most.bit_length()) if 1 << at < most), most]
 
 
 def write_bundle(
@@ -60,7 +72,8 @@ def write_bundle(
     steps: Sequence[Step] = (),
 ) -> Written:
     """Compile everything that the plan's rows start, in serving and where they are compared with their reference
-    before. The folder is made; what it holds of another bundle is replaced. ``steps``: in place of ``steps_for``.
+    before. The folder is made; another bundle in it is replaced once this one is whole. ``steps``: in place of
+    ``steps_for``.
     Raises ``UserError`` where it cannot be written, and where no row of the plan is compiled ahead of time."""
     units = units_of(plan, rows, ops, steps or steps_for(plan), chosen=True)
     chosen = {(choice.op, choice.chosen) for choice in plan.kernels}
@@ -77,43 +90,33 @@ def write_bundle(
     written = Written(problems=list(units.problems))
     entries: list[dict[str, Any]] = []
     try:
-        _empty(folder)
-        for done, (unit, build) in enumerate(able, 1):
-            # A compiler is strangers' code; what it raised is why the form is not there.
-            try:
-                entries.append({"build": build, **unit.save(folder)})
-            except OSError:
-                raise
-            except Exception as error:
-                said = str(error).strip().splitlines() or [""]
-                written.problems.append(f"{unit.name}: {type(error).__name__}: {said[0]}")
-            told(done, len(able), unit.name.partition(" ")[0])
-        body = {
-            "format": FORMAT,
-            "platform": plan.profile.platform,
-            "arch": plan.profile.arch,
-            "plan": plan.hash,
-            "compilers": {build: _compiler(build) for _, build in able},
-            "forms": entries,
-        }
-        (folder / MANIFEST).write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
-        written.nbytes = sum(file.stat().st_size for file in folder.iterdir())
+        with working_folder(folder) as made:
+            for done, (unit, build) in enumerate(able, 1):
+                # A compiler is strangers' code; what it raised is why the form is not there.
+                try:
+                    entries.append({"build": build, **unit.save(made)})
+                except OSError:
+                    raise
+                except Exception as error:
+                    said = str(error).strip().splitlines() or [""]
+                    written.problems.append(f"{unit.name}: {type(error).__name__}: {said[0]}")
+                told(done, len(able), unit.name.partition(" ")[0])
+            body = {
+                "format": FORMAT,
+                "platform": plan.profile.platform,
+                "arch": plan.profile.arch,
+                "plan": plan.hash,
+                "compilers": {build: _compiler(build) for _, build in able},
+                "forms": entries,
+            }
+            (made / MANIFEST).write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
+            written.nbytes = sum(file.stat().st_size for file in made.iterdir())
+            publish(made, folder)
     except OSError as error:
         why = error.strerror or str(error)
         raise UserError(f"the bundle cannot be written to {folder}: {why}; name another folder") from error
     written.forms = len(entries)
     return written
-
-
-def _empty(folder: Path) -> None:
-    """Make it, and remove the files of a bundle that is there. Raises ``UserError`` for a folder of anything else."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = list(folder.iterdir())
-    if files and not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder} holds something else than a bundle; name a new or an empty folder")
-    for file in files:
-        if file.is_file():
-            file.unlink()
 
 
 def _compiler(build: str) -> str:
@@ -154,8 +157,9 @@ def open_bundle(folder: str | None, profile: DeviceProfile, rows: Iterable[Kerne
     if not folder:
         return None
     path = Path(folder).absolute()
-    body = _manifest(path)
+    body, rows = _manifest(path), tuple(rows)
     builds = {row.build for row in rows if row.build}
+    packages = frozenset(name.split(":")[0].split(".")[0] for row in rows for name in (row.target, row.build))
     problem = _unfit(body, profile, builds)
     if problem:
         if required:
@@ -169,7 +173,7 @@ def open_bundle(folder: str | None, profile: DeviceProfile, rows: Iterable[Kerne
     problems: list[str] = []
     for build in body["compilers"]:
         entries = [entry for entry in body["forms"] if entry["build"] == build]
-        found = load_target(f"{build.partition(':')[0]}:install")(path, profile.arch, entries, required)
+        found = load_target(f"{build.partition(':')[0]}:install")(path, profile.arch, entries, required, packages)
         bundle.installed.append(found)
         bundle.forms += len(entries) - len(found.problems)
         problems += found.problems
@@ -193,7 +197,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         message = f"{what}: {MANIFEST} is damaged ({error}). Build the bundle again, or drop the flag."
         raise UserError(message) from error
-    kinds = {"format": int, "arch": str, "plan": str, "compilers": dict, "forms": list}
+    kinds = {"format": int, "platform": str, "arch": str, "plan": str, "compilers": dict, "forms": list}
     wrong = [name for name, kind in kinds.items() if not isinstance(body, dict) or not isinstance(body.get(name), kind)]
     if not wrong and any(not isinstance(entry, dict) or "build" not in entry for entry in body["forms"]):
         wrong = ["forms"]
@@ -207,8 +211,10 @@ def _unfit(body: Mapping[str, Any], profile: DeviceProfile, builds: set[str]) ->
     """Why a bundle is not for this device and these compilers, or nothing."""
     if body["format"] != FORMAT:
         return f"its format is {body['format']}, this version reads {FORMAT}"
-    if body["arch"] != profile.arch:
-        return f"it was made for {body['arch']}, the device is {profile.arch}"
+    if (body["platform"], body["arch"]) != (profile.platform, profile.arch):
+        return f"it was made for {body['platform']}:{body['arch']}, the device is {profile.platform}:{profile.arch}"
+    if not body["forms"] or not body["compilers"]:
+        return "it holds no forms"
     if strange := sorted(set(body["compilers"]) - builds):
         return f"no kernel of this platform is made by {strange[0]}"
     for build, made in sorted(body["compilers"].items()):

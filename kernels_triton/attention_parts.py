@@ -86,7 +86,7 @@ def spans(requests: int, parts: int, bound: int, units: int, single: bool) -> tu
     ``parts``: programs of a request beside that; ``bound``: most keys that a table holds; ``units``: what the device
     runs side by side; ``single``: no request has more than one new token."""
     span = SPAN
-    while requests * -(-bound // span) > PARTIALS:
+    while span < bound and requests * -(-bound // span) > PARTIALS:
         span *= 2
     few = single and requests * parts < FILL * units
     return max(-(-bound // span), 1) if few else 1, span

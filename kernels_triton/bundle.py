@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import triton
+import triton.language as tl
 from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import FileCacheManager, _base32, get_cache_key
@@ -27,6 +28,11 @@ from kernels_triton.resources import resources_of
 from kernels_triton.target import target_of
 
 logger = logging.getLogger("engine")
+
+_TYPE = "type"
+_WARPS, _STAGES = (1, 2, 4, 8, 16, 32), 16
+"""Of a form that any device runs; stages at most."""
+_FILES = 2
 
 
 def compiler() -> str:
@@ -71,7 +77,7 @@ def save(form: Form, arch: str, folder: Path) -> dict[str, Any]:
     return {
         "kernel": form.kernel,
         "signature": [list(pair) for pair in form.signature],
-        "constants": [list(pair) for pair in form.constants],
+        "constants": [[name, _plain(value)] for name, value in form.constants],
         "near": sorted(form.near),
         "warps": form.warps,
         "stages": form.stages,
@@ -107,20 +113,34 @@ def _placeless(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
+def _plain(value: Any) -> Any:
+    """A constant as JSON has it; types are objects of their name."""
+    return {_TYPE: value.name} if isinstance(value, tl.dtype) else value
+
+
+def _constant(value: Any) -> Any:
+    return tl.dtype(value[_TYPE]) if isinstance(value, dict) else value
+
+
 def form_from(entry: Mapping[str, Any]) -> Form:
     """Inverse of what ``save`` says of a form. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     signature = tuple((str(name), str(kind)) for name, kind in entry["signature"])
-    constants = tuple((str(name), value) for name, value in entry["constants"])
+    constants = tuple((str(name), _constant(value)) for name, value in entry["constants"])
     warps, stages = int(entry["warps"]), int(entry["stages"])
+    if warps not in _WARPS or not 0 <= stages <= _STAGES:
+        raise ValueError(f"{warps} warps, {stages} stages")
     return Form(str(entry["kernel"]), signature, constants, warps, stages, frozenset(entry["near"]))
 
 
 class Found:
     """Forms of a bundle by the names under which launches look for them. ``hits``, ``misses``: names of kernels, the
-    latter with their types, that launches found and did not find. ``required``: a miss raises ``RuntimeError``."""
+    latter with their types, that launches found and did not find. ``required``: a miss raises ``RuntimeError``.
+    ``packages``: whose kernels alone are looked at."""
 
-    def __init__(self, folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool) -> None:
-        self.folder, self.required = folder, required
+    def __init__(
+        self, folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool, packages: frozenset[str]
+    ) -> None:
+        self.folder, self.required, self.packages = folder, required, packages
         self.hits: list[str] = []
         self.misses: list[str] = []
         self.problems: list[str] = []
@@ -129,11 +149,14 @@ class Found:
         for entry in entries:
             try:
                 self._add(entry, arch)
-            except (OSError, KeyError, TypeError, ValueError, ImportError, AttributeError) as error:
+            except (OSError, LookupError, TypeError, ValueError, ImportError, AttributeError, AssertionError) as error:
                 self.problems.append(f"{entry.get('kernel', 'a form')}: {type(error).__name__}: {error}")
 
     def _add(self, entry: Mapping[str, Any], arch: str) -> None:
         form = form_from(entry)
+        module = form.kernel.partition(":")[0]
+        if module.partition(".")[0] not in self.packages:
+            raise ValueError(f"{module} has no kernels of this platform")
         if source_of(form, arch)[0].hash() != entry["source"]:
             raise ValueError("the kernel's source is another one now")
         name, group = form.kernel.partition(":")[2], {}
@@ -142,6 +165,8 @@ class Found:
             if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
                 raise ValueError(f"{path.name} is damaged")
             group[f"{name}{path.suffix}"] = str(path)
+        if len(group) != _FILES:
+            raise ValueError(f"{len(group)} files, a form has {_FILES}")
         self.places[place_of(form, arch)] = group
 
     def want(self, fn: Any, compile: Mapping[str, Any], **others: Any) -> None:
@@ -178,9 +203,11 @@ class BundleCache(FileCacheManager):  # type: ignore[misc]
         return super().get_group(filename)
 
 
-def install(folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool) -> Found:
-    """Have launches of this process look into the bundle first."""
-    found = Found(folder, arch, entries, required)
+def install(
+    folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool, packages: frozenset[str]
+) -> Found:
+    """Have launches of this process look into the bundle first. ``packages``: whose kernels may be in it."""
+    found = Found(folder, arch, entries, required, packages)
     _FOUND[:] = [found]
     triton.knobs.cache.manager_class = BundleCache
     triton.knobs.runtime.jit_cache_hook = found.want

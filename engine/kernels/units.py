@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that shapes are taken from: how many new tokens, and of how many requests."""
+    """A step that shapes are taken from: how many new tokens, of how many requests, and how many blocks the longest of
+    these has."""
 
     tokens: int
     requests: int
+    blocks: int = 64
 
     def size(self, dim: int | str) -> int:
         """A size of a program in this step. ``name+1`` is one more than ``name``. Raises ``KeyError`` for a symbol
@@ -32,14 +34,14 @@ class Step:
         if isinstance(dim, int):
             return dim
         name, _, more = dim.partition("+")
-        known = {"tokens": self.tokens, "rows": self.requests, "requests": self.requests, "blocks": 64, "pool": POOL}
-        return known[name] + int(more or 0)
+        known = {"tokens": self.tokens, "rows": self.requests, "requests": self.requests, "blocks": self.blocks}
+        return (known | {"pool": POOL})[name] + int(more or 0)
 
 
 POOL = 1 << 18
 """Blocks of a cache: beyond 2 GiB, as on devices that serve, whatever a model keeps of a token."""
-STEPS = (Step(1, 1), Step(8, 8), Step(32, 8), Step(64, 8), Step(1024, 2))
-"""A new token of one request, of a few, and prompts."""
+STEPS = (Step(1, 1), Step(8, 8, 4), Step(8, 8), Step(32, 8), Step(64, 8), Step(1024, 2))
+"""A new token of one request, of a few (short ones and long ones), and prompts."""
 
 
 @dataclass(slots=True)
@@ -81,8 +83,11 @@ def units_of(
     compute one. Raises ``UserError`` for a row that cannot be loaded."""
     found = Units({}, {})
     for one, row, call, specs in willing(plan, rows, chosen=chosen):
-        for step in fitting(one, tuple(steps)):
-            sized = [Spec(spec.dtype, tuple(step.size(dim) for dim in spec.shape)) for spec in specs]
+        sizes = (
+            tuple(Spec(spec.dtype, tuple(step.size(dim) for dim in spec.shape)) for spec in specs)
+            for step in fitting(one, tuple(steps))
+        )
+        for sized in dict.fromkeys(sizes):
             found.add(row, ops[call.op], plan.profile, sized, call.attributes)
     return found
 

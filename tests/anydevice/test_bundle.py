@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +15,16 @@ from typing import Any
 
 import pytest
 
-from engine.bundle import MANIFEST, open_bundle, steps_for, write_bundle
+from engine.bundle import open_bundle, steps_for, write_bundle
 from engine.errors import UserError
 from engine.fusion import RULES, all_ops
+from engine.graphs.space import table_width
+from engine.kernels.bundle_folder import MANIFEST
 from engine.plan import Plan
 from platforms.contract import Kernel
 from tests.profiles import DEVICE, TABLES, Tables, plan
 
+ROOT = str(Path(__file__).parents[2])
 VERSION = ["Toy compiler 1.0"]
 MISSED: list[str] = []
 ROW = Kernel("silu_and_mul", "toy", f"{__name__}:run", priority=1, build=f"{__name__}:build")
@@ -62,8 +68,10 @@ class Found:
         ]
 
 
-def install(folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool) -> Found:
-    assert arch == DEVICE.arch
+def install(
+    folder: Path, arch: str, entries: Sequence[Mapping[str, Any]], required: bool, packages: frozenset[str]
+) -> Found:
+    assert arch == DEVICE.arch and packages == {__name__.split(".")[0]}
     return Found(folder, entries)
 
 
@@ -107,7 +115,10 @@ def test_none_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("arch", "arch-9", "made for arch-9, the device is arch-1"),
+        ("arch", "arch-9", "made for {here}:arch-9, the device is {here}:arch-1"),
+        ("platform", "another", "made for another:arch-1, the device is {here}:arch-1"),
+        ("forms", [], "it holds no forms"),
+        ("compilers", {}, "it holds no forms"),
         ("format", 99, "its format is 99"),
         ("compilers", {"os:system": "x"}, "no kernel of this platform is made by os:system"),
     ],
@@ -115,6 +126,7 @@ def test_none_was_asked_for() -> None:
 def test_one_for_something_else_is_one_line_or_under_force_an_error(
     made: Path, field: str, value: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    said = said.format(here=DEVICE.platform)
     body = json.loads((made / MANIFEST).read_text())
     (made / MANIFEST).write_text(json.dumps(body | {field: value}))
     assert open_bundle(str(made), DEVICE, (ROW,), False) is None
@@ -171,6 +183,64 @@ def test_a_folder_without_one_is_refused_and_one_of_something_else_is_not_emptie
     assert (tmp_path / "thesis").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("content", ['{"name": "my web app"}', '{"format": 1, "forms": [{"build": "x"}]}', "["])
+def test_a_manifest_of_something_else_does_not_make_it_a_bundle(content: str, tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text(content)
+    (tmp_path / "thesis").write_text("years of work")
+    with pytest.raises(UserError, match="something else"):
+        write_bundle(tmp_path, planned(), (ROW,), OPS)
+    assert {file.name for file in tmp_path.iterdir()} == {MANIFEST, "thesis"}
+
+
+def test_what_a_bundle_does_not_list_stays_beside_it(made: Path) -> None:
+    (made / "notes").write_text("mine")
+    body = json.loads((made / MANIFEST).read_text())
+    (made / "old").write_text("of the bundle")
+    form = {**body["forms"][0], "files": {"old": ""}}
+    (made / MANIFEST).write_text(json.dumps(body | {"forms": [*body["forms"], form]}))
+    write_bundle(made, planned(), (ROW,), OPS)
+    names = {file.name for file in made.iterdir()}
+    assert "notes" in names and "old" not in names and json.loads((made / MANIFEST).read_text()) == body
+
+
+KILLED = """
+import os, pathlib, sys
+from engine.bundle import write_bundle
+import tests.anydevice.test_bundle as own
+
+def told(done, count, name):
+    if done == 2:
+        os.kill(os.getpid(), 9)
+
+write_bundle(pathlib.Path(sys.argv[1]), own.planned(), (own.ROW,), own.OPS, told)
+"""
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_build_that_is_killed_leaves_what_was_there_and_can_be_started_again(earlier: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    if earlier:
+        write_bundle(folder, planned(), (ROW,), OPS)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()} if earlier else {}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], cwd=ROOT, env={**os.environ, "PYTHONPATH": ROOT})
+    assert done.returncode == -9
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
+    assert write_bundle(folder, planned(), (ROW,), OPS).forms and all(file.is_file() for file in folder.iterdir())
+    bundle = open_bundle(str(folder), DEVICE, (ROW,), True)
+    assert bundle is not None and bundle.forms
+
+
+def test_a_build_that_fails_leaves_the_bundle_that_was_there(made: Path) -> None:
+    before = {file.name: file.read_bytes() for file in made.iterdir()}
+
+    def full(done: int, count: int, name: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match="No space left"):
+        write_bundle(made, planned(), (ROW,), OPS, full)
+    assert {file.name: file.read_bytes() for file in made.iterdir()} == before
+
+
 def test_a_plan_without_such_rows_has_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="compiled ahead of time"):
         write_bundle(tmp_path / "none", plan(), TABLES.kernels, OPS)
@@ -180,3 +250,5 @@ def test_steps_cover_every_size_of_graph_and_the_most_that_a_step_holds() -> Non
     found = planned(scheduler__max_num_batched_tokens=200)
     sizes = {step.tokens for step in steps_for(found)}
     assert {1, 2, 64, 128, 200, *found["compilation.capture_sizes"]} <= sizes
+    widths = {step.blocks for step in steps_for(found)}
+    assert {1, 2, 4, table_width(found)} <= widths and max(widths) == table_width(found)

@@ -6,17 +6,23 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from engine.bundle import FORMAT, MANIFEST
+from engine.bundle import FORMAT
 from engine.config import from_keywords
 from engine.config.sources import from_environment
 from engine.core import EngineCore
 from engine.errors import UserError
-from platforms.discovery import select
+from engine.kernels.bundle_folder import MANIFEST
+from engine.ops import OPS
+from platforms.contract import Kernel
 from tests.checkpoints import hf_config, random_weights, write_hf
+from tests.strange_platform import SELECTION, Stranger
 
+BUILD = f"{__name__}:build"
 Start = Callable[[], EngineCore]
 
 
@@ -34,14 +40,40 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     return make
 
 
+def silu_and_mul(x: Any) -> Any:
+    return OPS["silu_and_mul"].reference(x)
+
+
+def build(*call: Any) -> tuple[Any, ...]:
+    return ()
+
+
+def compiler() -> str:
+    return "a compiler"
+
+
+def install(folder: Path, arch: str, entries: Any, required: bool, packages: frozenset[str]) -> Any:
+    assert required and [entry["kernel"] for entry in entries] == ["gate"] and BUILD.split(":")[0] in packages
+    return SimpleNamespace(misses=[], problems=[])
+
+
+class Building(Stranger):
+    """The active platform with a row that is compiled ahead of time."""
+
+    name, api, kind = SELECTION.plugin.name, SELECTION.plugin.api, SELECTION.plugin.kind
+
+    def __init__(self) -> None:
+        super().__init__((Kernel("silu_and_mul", "built", f"{__name__}:silu_and_mul", build=BUILD),))
+
+
 def write(folder: Path, **values: object) -> None:
     folder.mkdir()
-    opened = select("auto")
-    runtime = opened.plugin.open(opened.index)
-    arch = runtime.profile.arch
+    runtime = SELECTION.plugin.open(SELECTION.index)
+    profile = runtime.profile
     runtime.close()
-    body = {"format": FORMAT, "arch": arch, "plan": "", "compilers": {}, "forms": [], **values}
-    (folder / MANIFEST).write_text(json.dumps(body))
+    form = {"build": BUILD, "kernel": "gate", "files": {}}
+    body = {"format": FORMAT, "platform": profile.platform, "arch": profile.arch, "plan": "", "forms": [form]}
+    (folder / MANIFEST).write_text(json.dumps({**body, "compilers": {BUILD: compiler()}, **values}))
 
 
 def test_a_folder_without_a_bundle_ends_the_start(start: Start) -> None:
@@ -54,10 +86,11 @@ def test_one_that_fits_is_in_the_table_and_nothing_was_missed(
 ) -> None:
     write(tmp_path / "bundle")
     monkeypatch.setenv("ENGINE_FORCE_AOT_LOAD", "1")
+    monkeypatch.setenv("ENGINE_PLATFORM", f"{__name__}:Building")
     core = start()
     core.close()
     rows = {row[0]: row[1:] for row in core.info.summary}
-    assert rows["kernel bundle"] == ("0 forms", str(tmp_path / "bundle"))
+    assert rows["kernel bundle"] == ("1 forms", str(tmp_path / "bundle"))
 
 
 def test_one_for_another_device_is_a_line_and_under_force_the_end(
@@ -65,7 +98,7 @@ def test_one_for_another_device_is_a_line_and_under_force_the_end(
 ) -> None:
     write(tmp_path / "bundle", arch="another")
     start().close()
-    assert "it was made for another" in caplog.text
+    assert "it was made for " in caplog.text
     monkeypatch.setenv("ENGINE_FORCE_AOT_LOAD", "1")
-    with pytest.raises(UserError, match=r"ENGINE_FORCE_AOT_LOAD.*made for another"):
+    with pytest.raises(UserError, match=r"ENGINE_FORCE_AOT_LOAD.*made for .*:another"):
         start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 import triton
+import triton.language as tl
 
-from engine.bundle import MANIFEST, Bundle, open_bundle, write_bundle
+from engine.bundle import Bundle, open_bundle, write_bundle
 from engine.errors import UserError
 from engine.fusion import RULES, all_ops
+from engine.kernels.bundle_folder import MANIFEST
 from engine.kernels.units import Step, willing
 from engine.ops import Spec
 from engine.plan import Observations, Plan, Tables, make_plan, model_facts
@@ -33,6 +36,7 @@ STEPS = (Step(1, 1), Step(16, 16))
 TARGETS = [("cuda", "sm_90"), ("rocm", "gfx942")]
 ROWS_HERE = tuple(row for row in ROWS if row.op in ("rms_norm", "silu_and_mul"))
 ROOT = str(Path(__file__).parents[2])
+OWN = frozenset({"kernels_triton"})
 
 
 class Driver:
@@ -144,8 +148,37 @@ def test_damaged_code_is_a_miss(made: tuple[Path, Plan], device: str, tmp_path: 
 def test_another_source_of_a_kernel_is_another_form(made: tuple[Path, Plan], device: str, tmp_path: Path) -> None:
     body = json.loads((made[0] / MANIFEST).read_text())
     entries = [{**entry, "source": "0" * 64} for entry in body["forms"]]
-    found = made_by.install(made[0], device, entries, False)
+    found = made_by.install(made[0], device, entries, False, OWN)
     assert not found.places and all("another one now" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"warps": 3}, "3 warps"),
+        ({"warps": 0}, "0 warps"),
+        ({"warps": 10**30}, "warps"),
+        ({"warps": [4]}, "TypeError"),
+        ({"files": {}}, "0 files"),
+        ({"kernel": "this:x"}, "this has no kernels of this platform"),
+        ({"constants": [["KIND", {"type": "bf17"}]]}, "form|bf17|KIND"),
+        ({"signature": 4}, "TypeError"),
+    ],
+)
+def test_a_damaged_entry_is_a_problem_and_imports_nothing(
+    made: tuple[Path, Plan], device: str, change: dict[str, Any], said: str
+) -> None:
+    body = json.loads((made[0] / MANIFEST).read_text())
+    found = made_by.install(made[0], device, [{**body["forms"][0], **change}], False, OWN)
+    assert not found.places and re.search(said, found.problems[0])
+    assert "this" not in sys.modules
+
+
+def test_constants_that_are_types_come_back_as_such() -> None:
+    entry = {"kernel": "a:b", "signature": [], "near": [], "warps": 4, "stages": 1}
+    constants = [["KIND", made_by._plain(tl.bfloat16)], ["SIZE", 4], ["NAME", "silu"], ["NONE", None]]
+    form = made_by.form_from({**entry, "constants": json.loads(json.dumps(constants))})
+    assert form.constants == (("KIND", tl.bfloat16), ("SIZE", 4), ("NAME", "silu"), ("NONE", None))
 
 
 def test_nothing_in_it_names_the_machine_that_made_it(made: tuple[Path, Plan]) -> None:
@@ -159,11 +192,13 @@ def test_nothing_in_it_names_the_machine_that_made_it(made: tuple[Path, Plan]) -
     assert all(fields <= set(entry) for entry in body["forms"])
 
 
-def test_the_command_makes_one(tmp_path: Path) -> None:
-    words = ["kernels", "build", "--platform", "cuda:sm_90", "--dtype=bfloat16", "--max-num-batched-tokens=1"]
-    words += ["--max-num-seqs=1", "--json", "--out", str(tmp_path / "bundle")]
+@pytest.mark.parametrize("target", ["cuda:sm_90", "rocm:gfx90a"])
+def test_the_command_makes_one(target: str, tmp_path: Path) -> None:
+    """With attention of a library, and with our own."""
+    words = ["kernels", "build", "--platform", target, "--dtype=bfloat16", "--max-num-batched-tokens=1"]
+    words += ["--max-num-seqs=1", "--max-model-len=64", "--json", "--out", str(tmp_path / "bundle")]
     made = subprocess.run([sys.executable, "-m", "engine", *words], capture_output=True, text=True, cwd=ROOT)
     assert made.returncode == 0, made.stderr
     answer = json.loads(made.stdout)
     assert answer["forms"] == len(json.loads((tmp_path / "bundle" / MANIFEST).read_text())["forms"]) > 0
-    assert answer["arch"] == "sm_90" and not answer["problems"]
+    assert answer["arch"] == target.partition(":")[2] and not answer["problems"]
