@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from kernels_triton.absorbed import absorbed
 from kernels_triton.attention_parts import KINDS, merge, partials, request_of, scored, spans, weighed
 from kernels_triton.attention_tiles import Tile, family
 from kernels_triton.launch import arch_of, block, jit, launch, rows, sixteens, wide
@@ -193,7 +194,8 @@ def mla_attention(
     tokens = q_nope.shape[0]
     if not tokens or not lengths.shape[0]:
         return torch.zeros((tokens, heads * value), dtype=q_nope.dtype, device=q_nope.device)
-    keys, values = up.view(heads, nope + value, kv_rank).split((nope, value), dim=1)
-    query = torch.bmm(q_nope.reshape(tokens, heads, nope).transpose(0, 1), keys).transpose(0, 1).contiguous()
-    seen = _latents(query, rows(q_rope), cache, blocks, starts, lengths, rope, scale)
-    return torch.bmm(seen.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1).reshape(tokens, heads * value)
+
+    def attend(query: Tensor) -> Tensor:
+        return _latents(query.contiguous(), rows(q_rope), cache, blocks, starts, lengths, rope, scale)
+
+    return absorbed(q_nope, up, heads, nope, attend)
