@@ -20,7 +20,7 @@ MANY_RANKS = fact("tensor_parallel_size", lambda ranks: ranks > 1, "> 1")
 
 SUMMED_TOGETHER = all_of(
     MANY_RANKS,
-    fact("batch_invariant", lambda on: not on, "off: the fused sum orders its terms by batch size"),
+    fact("batch_invariant", lambda on: not on, "sums whose order may follow the batch size"),
     fact("pipeline_parallel_size", lambda stages: stages == 1, "1: ranks of other stages never reach the warm-up"),
     fact("data_parallel_size", lambda copies: copies == 1, "1: an idle copy never reaches the warm-up"),
 )

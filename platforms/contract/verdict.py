@@ -49,8 +49,7 @@ def family(*names: str) -> Predicate:
 
 def feature(name: str) -> Predicate:
     """The device has the feature, e.g. ``dtype.fp8_e4m3fn`` or ``graph.capture``."""
-    words = {True: f"{name} present", False: f"{name} absent"}
-    return lambda profile, facts: Verdict(name in profile.features, words[name in profile.features])
+    return lambda profile, facts: Verdict(ok := name in profile.features, f"{name} {'present' if ok else 'absent'}")
 
 
 def library(name: str, minimum: str = "") -> Predicate:
@@ -78,13 +77,14 @@ def limit(name: str, minimum: int) -> Predicate:
 
 
 def fact(name: str, test: Callable[[Any], bool], wanted: str) -> Predicate:
-    """The fact ``name`` exists and passes ``test``; ``wanted`` words the test, e.g. ``"> 1"``."""
+    """The fact ``name`` exists and passes ``test``; ``wanted`` words what passes: ``"> 1"``, ``"float32 logits"``."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
         if name not in facts:
             return Verdict(False, f"{name} unknown")
-        ok = bool(test(facts[name]))
-        return Verdict(ok, f"{name} = {facts[name]}" + ("" if ok else f", needs {wanted}"))
+        ok, found = bool(test(facts[name])), facts[name]
+        said = wanted if ok and isinstance(found, bool | tuple) else f"{name} = {found}"
+        return Verdict(ok, said if ok else f"{said}, needs {wanted}")
 
     return check
 
