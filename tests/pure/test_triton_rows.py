@@ -125,10 +125,12 @@ ATTENDED = [("int32", ("requests", "blocks")), ("int32", ("requests+1",)), ("int
         ("gfx942", "bfloat16", "float8_e4m3fn", 128, False),
         ("gfx950", "float16", "float8_e4m3fn", 128, True),
         ("gfx1100", "bfloat16", "bfloat16", 128, True),
-        ("gfx1100", "bfloat16", "bfloat16", 192, False),
+        ("gfx1100", "bfloat16", "bfloat16", 256, True),
+        ("gfx1100", "bfloat16", "bfloat16", 257, False),
+        ("gfx1100", "bfloat16", "float8_e4m3fn", 64, False),
         ("gfx1201", "bfloat16", "float8_e4m3fn", 256, True),
-        ("gfx1201", "float32", "float32", 64, False),
-        ("gfx1201", "float16", "bfloat16", 64, False),
+        ("gfx1201", "float32", "float32", 64, True),
+        ("gfx1201", "float16", "bfloat16", 64, True),
     ],
 )
 def test_H_QNT_10_attention_takes_the_caches_and_heads_that_its_tiles_hold(arch, q, cache, dim, ok):
