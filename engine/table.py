@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, TextIO
 
-NARROWEST, GAP = 12, 2
+NARROWEST, GAP, UNKNOWN = 12, 2, 100
 TIED = "\N{NO-BREAK SPACE}"
 """Joins words that must stay on one line; printed as a space."""
 BOLD, DIM, GREEN, YELLOW, CYAN = "1", "2", "32", "33", "36"
@@ -16,12 +16,25 @@ Paint = Callable[[int, str], str]
 
 
 def terminal(stream: TextIO) -> tuple[int, bool]:
-    """Width in columns, and whether to colour. Reads ``COLUMNS`` and ``NO_COLOR`` as every program does."""
+    """Width in columns, and whether to colour. Reads ``COLUMNS`` and ``NO_COLOR`` as every program does. What is piped
+    on, as into a pager, is as wide as the terminal that errors go to."""
     import os
-    from shutil import get_terminal_size
+    import sys
 
-    width = get_terminal_size((100, 24)).columns
+    said = os.environ.get("COLUMNS", "")
+    asked = int(said) if said.isdecimal() else 0
+    width = asked or _columns(stream) or _columns(sys.__stderr__) or UNKNOWN
     return max(width, 60), stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _columns(stream: TextIO | None) -> int:
+    """Of the terminal behind a stream; 0 where there is none."""
+    import os
+
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream else 0
+    except (OSError, ValueError):  # no terminal; a stream of text in memory, or one that is closed
+        return 0
 
 
 def encodable(text: str, stream: TextIO) -> str:

@@ -87,7 +87,12 @@ def render(
     blocks += block("Pieces", lines(piece_rows(plan)))
     blocks += block("Kernels", lines(kernel_rows(plan)))
     fusions = [FUSION_COLUMNS, *(fusion_cells(plan, row) for row in plan.fusions)] if plan.fusions else []
-    blocks += block("Fusions", lines(fusions))
+    if width < ROOMY and fusions:
+        states_alone = lines([row[:-1] for row in fusions])
+        reasons = ["", *(_below(row[-1], width) for row in fusions[1:])]
+        blocks += block("Fusions", [state + why for state, why in zip(states_alone, reasons, strict=True)])
+    else:
+        blocks += block("Fusions", lines(fusions))
     blocks += block("Warnings", lines([(f"{number}.", text) for number, text in enumerate(plan.warnings, 1)]))
     return "\n\n".join(blocks) + "\n"
 
@@ -161,6 +166,19 @@ def _kernel(choice: KernelChoice, count: int, several: bool, steps: list[str]) -
         if name != choice.chosen
     ]
     return choice.op, f"×{count}", choice.chosen, "\n".join([choice.reason, *calls, *others])
+
+
+ROOMY = 95
+"""Columns from which on the table of fusions has room for reasons beside what they explain."""
+
+
+def _below(text: str, width: int) -> str:
+    """Lines under a row of a table, each begun by a line break."""
+    from textwrap import wrap
+
+    indent = " " * 6
+    lines = [part for line in text.split("\n") for part in wrap(line, width - len(indent), break_on_hyphens=False)]
+    return "".join(f"\n{indent}{line}".replace(TIED, " ") for line in lines)
 
 
 FUSION_COLUMNS = ("", "requested", "eligible", "matched", "why")

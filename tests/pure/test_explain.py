@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import sys
+import termios
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,7 +21,7 @@ from engine.explain import Row, render, render_rows, summary
 from engine.explain.same import twins_of
 from engine.plan import Observations, Tables, make_plan, model_facts
 from engine.plan_values import Given, Plan
-from engine.table import TIED, lay_out, written
+from engine.table import TIED, lay_out, terminal, written
 
 PLANS = {
     "able": toy_plan("-O2", "--max-num-seqs", "200", "--kernel", "linear=reference"),
@@ -124,6 +128,29 @@ def test_rows_of_others_fit_in() -> None:
     rows = [*summary(PLANS["bare"]), Row("KV blocks", "1024", "16 tokens each"), Row("load", "1.2 s")]
     lines = [flat(line) for line in render_rows(rows, 120, False).splitlines()]
     assert lines[-2:] == ["KV blocks 1024 16 tokens each", "load 1.2 s"]
+
+
+def test_reasons_of_fusions_have_room_in_a_narrow_terminal() -> None:
+    lines = render(PLANS["able"], 80, False).splitlines()
+    body = lines[lines.index("Fusions") + 1 :]
+    assert body[0].split() == ["requested", "eligible", "matched"]
+    below = [line.strip() for line in body if line.startswith(" " * 6) and line != body[0]]
+    assert below and max(map(len, below)) > 50
+
+
+def test_what_is_piped_on_is_as_wide_as_the_terminal_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 83))
+    with os.fdopen(theirs, "w") as errors, io.StringIO() as piped:
+        monkeypatch.setattr(sys, "__stderr__", errors)
+        assert terminal(piped) == (83, False)
+        monkeypatch.setenv("COLUMNS", "120")
+        assert terminal(piped) == (120, False)
+        monkeypatch.delenv("COLUMNS")
+        monkeypatch.setattr(sys, "__stderr__", None)
+        assert terminal(piped) == (100, False)
+    os.close(ours)
 
 
 def test_machines_get_the_plan_itself() -> None:
