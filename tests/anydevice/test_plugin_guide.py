@@ -18,12 +18,13 @@ LISTINGS = [(place, text) for kind, place, text in FENCES if kind in ("python", 
 
 
 class Reader:
-    """Follows the guide in an environment and a folder of its own, which has the toy where the guide looks for it."""
+    """Follows the guide in an environment and a folder of its own, which has the examples where the guide looks."""
 
     def __init__(self, folder: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
         self.folder, self.done = folder / "here", 0
-        shutil.copytree(ROOT / "tests/toy_platform", self.folder / "tests/toy_platform", ignore=ignored)
+        for example in ("tests/toy_platform", "tests/triton_platform"):
+            shutil.copytree(ROOT / example, self.folder / example, ignore=ignored)
         self.environment = Throwaway(folder / "venv").environment
 
     def follow(self, last: int) -> None:
