@@ -66,8 +66,9 @@ class ModelConfig:
     ``hidden_size / num_heads`` is. ``sliding_window``: tokens each position may look back on, itself included, in every
     layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
     stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
-    GGUF blocks; ``quantization``: of linear layers stored otherwise. ``activation``: of the gates of MLPs; of experts
-    only "silu". What ends a text is the tokenizer's to say.
+    GGUF blocks; ``blocks``: the type of those of the first layer's MLP and how dense it is, "" where none are.
+    ``quantization``: of linear layers stored otherwise. ``activation``: of the gates of MLPs; of experts only "silu".
+    What ends a text is the tokenizer's to say.
     """
 
     architecture: Architecture
@@ -94,6 +95,7 @@ class ModelConfig:
     moe: Moe | None = None
     mla: Mla | None = None
     activation: Activation = "silu"
+    blocks: str = ""
 
     @staticmethod
     def from_hf(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 
@@ -72,7 +73,15 @@ def read_gguf(
         sliding_window=fields.integer("attention.sliding_window", 0, least=0) or None,
         dtype=_DTYPES.get(matrix.type_name, "float32"),
         weight_format="gguf",
+        blocks=_blocks(matrix),
     )
+
+
+def _blocks(matrix: GgufTensor) -> str:
+    """``Q4_1, 5 bits a weight``; nothing for a dense tensor."""
+    dense = matrix.type_name in ("F32", *_DTYPES)
+    bits = 8 * matrix.nbytes / max(math.prod(matrix.shape), 1)
+    return "" if dense else f"{matrix.type_name}, {bits:.3g} bits a weight"
 
 
 def _meant(value: object) -> object:

@@ -78,6 +78,8 @@ def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str, willi
     """The dtype in which the device multiplies quantised weights, ``None`` where they are unpacked. ``willing``: what
     each row that multiplies weights of four bits says of the device."""
     key, scheme = "model.quantization", model.quantization
+    if scheme is None and model.blocks:
+        return Decision(key, None, "derived", f"GGUF blocks ({model.blocks}): unpacked to {dtype} when loaded")
     if scheme is None:
         return Decision(key, None, "derived", "the linear layers are stored dense")
     words = f"{scheme.method}, {scheme.storage} weights per {scheme.weights}, activations {scheme.activations}"

@@ -51,6 +51,7 @@ def test_builtin_values() -> None:
         sliding_window=None,
         dtype="float32",
         weight_format="gguf",
+        blocks="Q4_1, 5 bits a weight",
     )
 
 

@@ -105,3 +105,13 @@ def test_features_say_how_they_are_known():
     bare = CpuPlugin(machine({})).probe().profiles[0]
     assert {"compile.native", "graph.capture"} <= bare.features and "compile.inductor" not in bare.features
     assert any("code generator absent" in line for line in CpuPlugin(machine({})).probe().evidence)
+
+
+def test_weights_in_blocks_are_said_to_be_unpacked():
+    stored = replace(LLAMA, weight_format="gguf", blocks="Q4_1, 5 bits a weight")
+    found = plan(V3, stored, "-cc.pass_config.fuse_attn_quant=true")
+    decision, dense = found.decisions["model.quantization"], plan(V3, LLAMA).decisions["model.quantization"]
+    said = f"GGUF blocks (Q4_1, 5 bits a weight): unpacked to {found['model.dtype']} when loaded"
+    assert (decision.value, decision.reason) == (None, said)
+    assert dense.reason == "the linear layers are stored dense"
+    assert any("fuse_attn_quant=true (command line) matched nothing" in row and said in row for row in found.warnings)
