@@ -43,6 +43,7 @@ def _value(x, y, weight, at, mask, n, inverse, KIND: tl.constexpr, SUM: tl.const
         value = (value + tl.load(y + at, mask=mask, other=0.0).to(tl.float32)).to(kind).to(tl.float32)
     if KIND == "norm":
         value = value * inverse * tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
+        value = tl.where(mask, value, 0.0)  # zero times an inverse that is no number is none
     elif KIND != "plain":
         value = _gate(value, KIND) * tl.load(x + n + at, mask=mask, other=0.0).to(tl.float32)
     return value.to(kind).to(tl.float32)
@@ -103,16 +104,17 @@ def write_row(
     for index in range(start, end, GROUPS):
         which = index + tl.arange(0, GROUPS)
         if STORE == "dynamic":
-            peak = tl.zeros([GROUPS], tl.float32)
+            peak = tl.full([GROUPS], PEAK, tl.float32).to(tl.int32, bitcast=True)
             for first in range(0, group, CHUNK):
                 column = first + tl.arange(0, CHUNK)[None, :]
                 at = which[:, None] * group + column
                 value = _value(x, y, weight, at, (column < group) & (at < n), n, inverse, KIND, SUM)
-                peak = tl.maximum(peak, tl.max(tl.abs(value), axis=1))
-            factor = tl.div_rn(tl.maximum(peak, PEAK), tl.full([GROUPS], LARGEST, tl.float32))
+                # Bits of magnitudes lie in the order of the magnitudes, those of NaN above all: a maximum keeps it.
+                peak = tl.maximum(peak, tl.max(tl.abs(value).to(tl.int32, bitcast=True), axis=1))
+            factor = tl.div_rn(peak.to(tl.float32, bitcast=True), tl.full([GROUPS], LARGEST, tl.float32))
             if POWER:
                 bits = (factor.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
-                factor = bits.to(tl.float32, bitcast=True)
+                factor = tl.where(factor == factor, bits.to(tl.float32, bitcast=True), factor)
             tl.store(scales + which, factor, mask=which < groups)
         for first in range(0, group, CHUNK):
             column = first + tl.arange(0, CHUNK)[None, :]

@@ -100,7 +100,7 @@ def quantize_dynamic(x: Any, *, storage: str, columns: int, power_of_two: bool) 
     shorter). x: [tokens, n] → [tokens, n], scales [tokens, ceil(n / columns)] float32.
 
     A scale is the run's largest magnitude, at least ``SMALLEST``, over the largest value of ``storage``;
-    ``power_of_two`` rounds it up to a power of two.
+    ``power_of_two`` rounds it up to a power of two. That of a run that holds NaN is NaN.
     """
     import torch
 
@@ -117,10 +117,12 @@ def quantize_dynamic(x: Any, *, storage: str, columns: int, power_of_two: bool) 
 
 
 def _round_up(scales: Any) -> Any:
-    """To powers of two, by carrying the mantissa of a normal float32 into its exponent: exact, unlike ``log2``."""
+    """To powers of two, by carrying the mantissa of a normal float32 into its exponent: exact, unlike ``log2``. NaN
+    stays."""
     import torch
 
-    return ((scales.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+    carried = ((scales.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+    return torch.where(scales.isnan(), scales, carried)
 
 
 def _scaled_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:

@@ -136,3 +136,13 @@ def test_a_bound_of_one_step_tells_one_step_from_two() -> None:
         assert not bool(((values[2:] - values[:-2]) <= allowed)[values[:-2] > 0.5].any())
     assert OPS["quantize_dynamic"].bound("bfloat16", "int8")[1] == 1.0
     assert OPS["quantize_dynamic"].bound("bfloat16", "float32")[0] < 1e-6
+
+
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.parametrize("storage", LARGEST)
+def test_the_scale_of_a_run_that_holds_nan_is_nan(storage: str, power_of_two: bool) -> None:
+    x = torch.tensor([[1.0, float("nan"), 2.0, 3.0], [1.0, 2.0, float("inf"), 3.0]])
+    how = dict(storage=storage, columns=2, power_of_two=power_of_two)
+    _, scales = OPS["quantize_dynamic"].reference(x, **how)
+    assert scales.isnan().tolist() == [[True, False], [False, False]]
+    assert scales.isinf().tolist() == [[False, False], [False, True]]

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from engine.bind import load_target
 from engine.ops import Case
 from engine.ops.compare import same_bits
 from kernels_triton import activation, norm, quant
@@ -154,3 +155,28 @@ def test_H_FUS_03_a_norm_weight_of_another_type_than_the_activations():
     wanted = op.reference(x, y, weight, scale, eps=1e-6, storage="float8_e4m3fn")
     assert same_bits(found[1], wanted[1])
     torch.testing.assert_close(found[0].float(), wanted[0].float(), rtol=2**-3, atol=2**-9)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("columns, power_of_two", [(0, False), (0, True), (4, True)])
+@pytest.mark.parametrize("name", [name for name in BY_ROW if name.endswith("quantize_dynamic")])
+def test_the_scale_of_a_run_that_holds_no_number_is_the_references(name, columns, power_of_two, bad):
+    op = OPS[name]
+    how = dict(storage="int8", columns=columns, power_of_two=power_of_two)
+    case = Case({"tokens": 2, "hidden": 8}, {**op.cases[0].attributes, **how})
+    x, *rest = inputs_of(op, case, "float32")
+    x[0, 1] = bad
+    for storage in STORAGES:
+        given = {**case.attributes, "storage": storage}
+        _, found, *_ = load_target(BY_OP[name].target)(x, *rest, **given)
+        _, wanted, *_ = op.reference(x, *rest, **given)
+        assert not wanted[0, 0].isfinite() and wanted[1].isfinite().all()
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_padding_of_a_row_without_a_number_is_zero():
+    x = torch.ones(2, 5)
+    x[0, 2] = float("nan")
+    padded, _ = norm.add_rms_norm_pad(x, torch.ones(2, 5), torch.ones(5), eps=1e-6, multiple=8)
+    assert padded[0, :5].isnan().all() and padded[1].isfinite().all()
+    assert padded[:, 5:].eq(0).all()
