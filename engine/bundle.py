@@ -83,6 +83,8 @@ def write_bundle(
     builds = {f"{row.op}/{row.name}": row.build for row in rows}
     able = [(unit, builds[next(iter(names))]) for unit, names in units.rows.items() if hasattr(unit, "save")]
     if not able:
+        if units.problems:
+            raise UserError(f"no kernel of the plan can be compiled ahead of time: {'; '.join(units.problems)}")
         raise UserError(
             f"no kernel of the plan for {plan.profile.platform}:{plan.profile.arch} is compiled ahead of time; "
             "`engine explain` with the same flags says which kernels it has"

@@ -42,6 +42,10 @@ class Unit:
 def build(
     profile: DeviceProfile, target: str, tensors: Sequence[Any], attributes: Mapping[str, Any]
 ) -> tuple[Unit, ...]:
-    """As the contract's ``Kernel.build``."""
-    room = profile.limits["shared_memory"]
+    """As the contract's ``Kernel.build``. Raises ``LookupError`` for a profile that does not say how much shared memory
+    a block may have."""
+    room = profile.limits.get("shared_memory")
+    if room is None:
+        name = f"{profile.platform}:{profile.arch}"
+        raise LookupError(f"profile {name} has no limit shared_memory (bytes that a block of threads may have)")
     return tuple(Unit(form, profile.arch, room) for form in forms_of(target, tensors, attributes, profile.arch))

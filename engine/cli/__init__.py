@@ -24,8 +24,8 @@ COMMANDS = {
     "pull": "bring a model into the cache",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,
-and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help;
-``DETAILS``: more lines of help."""
+and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help (``AS``: it takes those of
+that subcommand, and shows them under ``--help=all`` or a topic alone); ``DETAILS``: more lines of help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,16 +74,33 @@ def _module(name: str) -> Any:
 
 
 def _overview() -> str:
-    rows = [f"  {f'engine {name} {_module(name).USAGE}':<32}{what}" for name, what in COMMANDS.items()]
-    return "\n".join(["usage:", *rows, "", "engine SUBCOMMAND --help says more; engine --version"])
+    from engine.table import lay_out, terminal
+
+    rows = [(f"engine {name} {_module(name).USAGE}", what) for name, what in COMMANDS.items()]
+    table = lay_out(rows, terminal(sys.stdout)[0])
+    return "\n".join(["usage:", *table, "", "engine SUBCOMMAND --help says more; engine --version"])
 
 
 def _help(name: str, topic: str) -> str:
-    module, what = _module(name), COMMANDS[name]
-    head = f"usage: engine {name} {module.USAGE}\n\n{what[0].upper()}{what[1:]}.\n" + getattr(module, "DETAILS", "")
-    if not hasattr(module, "SWITCHES"):
-        return head
-    from engine.config.help import render_help
     from engine.table import terminal
 
-    return f"{head}\n" + render_help(name, topic, *terminal(sys.stdout), module.SWITCHES)
+    module, what = _module(name), COMMANDS[name]
+    width, colour = terminal(sys.stdout)
+    head = f"usage: engine {name} {module.USAGE}\n\n{what[0].upper()}{what[1:]}.\n"
+    head += "".join(f"{_wrapped(line, width)}\n" for line in getattr(module, "DETAILS", "").splitlines())
+    like = getattr(module, "AS", "")
+    if not hasattr(module, "SWITCHES") or (like and not topic):
+        return head
+    from engine.config.help import render_help
+
+    return f"{head}\n" + render_help(like or name, topic, width, colour, module.SWITCHES)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line of help; where it is too long, the rest stands below its text, which begins after two spaces."""
+    import re
+    from textwrap import fill
+
+    start = re.match(r" *(?:\S+ )*\S+ {2,}| *", line)
+    indent = start.end() if start else 0
+    return fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

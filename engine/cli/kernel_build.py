@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.cli.choice import unread
-from engine.cli.kernel_report import progress
+from engine.cli.kernel_report import phases, progress
 from engine.cli.output import print_json, say, warn
 from engine.errors import UserError
+from engine.interrupt import exit_at_once
 
 SWITCHES = ("--json",)
 OUT = "--out"
@@ -29,20 +30,25 @@ def run(words: Sequence[str]) -> int:
     from platforms.contract import FusionRule
 
     rest, out = _out(words)
-    found = collect(rest, os.environ, "explain", SWITCHES)
-    warn((*found.warnings, *unread()))
-    model = resolve_model(value_of(found.given, "model.name"), weights=False)
-    config = read_config(model.path, model.name)
-    devices, _ = asked_for(found.given)
-    if len(devices) != 1:
-        labels = ", ".join(device.label for device in devices) or "none"
-        raise UserError(f"engine kernels build makes a bundle for one device, found {labels}; --platform NAME:target")
-    (device,) = devices
-    asked = {key: one for key, one in found.given.items() if key not in ("platform", "profile_file")}
-    plan = plan_for(device.plugin, device.profile, config, asked, environment=os.environ)
-    extra = tuple(row for row in device.plugin.fusions() if isinstance(row, FusionRule))
+    phase = phases(sys.stderr)
+    with exit_at_once():
+        found = collect(rest, os.environ, "explain", SWITCHES)
+        warn((*found.warnings, *unread()))
+        model = resolve_model(value_of(found.given, "model.name"), weights=False)
+        config = read_config(model.path, model.name)
+        devices, _ = asked_for(found.given)
+        if len(devices) != 1:
+            labels = ", ".join(device.label for device in devices) or "none"
+            hint = "--platform NAME:target"
+            raise UserError(f"engine kernels build makes a bundle for one device, found {labels}; {hint}")
+        (device,) = devices
+        asked = {key: one for key, one in found.given.items() if key not in ("platform", "profile_file")}
+        phase(f"planning for {device.label}")
+        plan = plan_for(device.plugin, device.profile, config, asked, environment=os.environ)
+        extra = tuple(row for row in device.plugin.fusions() if isinstance(row, FusionRule))
     folder = Path(out or f"kernels-{device.profile.platform}-{device.profile.arch}").absolute()
     ops = all_ops((*RULES, *extra))
+    phase(f"compiling for {device.label} into {folder}")
     written = write_bundle(folder, plan, device.plugin.kernels(), ops, progress(sys.stderr))
     if "--json" in found.switches:
         print_json(

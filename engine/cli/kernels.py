@@ -12,14 +12,37 @@ DETAILS = """
 engine kernels report [MODEL] [--platform NAME[:TARGET]] [--json]
 engine kernels build [MODEL] --platform NAME:TARGET [--out DIR] [--json]
 
-  Compile every kernel that a plan of the model could use, for every device that is described or here (or for those
-  that --platform names), and print what each takes: registers, spills, shared memory, the instructions it is made
-  of, seconds. No device is needed. 0 when all is well, 1 when something is not. It takes the settings that
-  `engine explain` takes.
+  Both take the settings that `engine explain` takes, and need no device;
+  --help=all lists them. 0 when all is well, 1 when something is not.
 
-  build compiles the kernels of one plan into a folder, ahead of time: a worker on that device which is started with
-  --kernel-bundle DIR and the same flags takes them from there.
+  report compiles the kernels of every row that says yes to a call of the
+  model's plan, those of the sampler included, for every device that is
+  described or here (or for those that --platform names), and prints what
+  each takes. Shapes are those of a few steps: a new token for 1 and for 8
+  requests, and prompts of 32, 64 and 1024 tokens in all.
+
+  build compiles the rows that one plan has chosen into a folder DIR
+  [kernels-NAME-ARCH], for every size of step and of graph that it may have:
+  more kernels than in the report. A worker on that device which is started
+  with --kernel-bundle DIR and the same flags takes them from there.
+
+Figures of the report
+
+  registers      of a thread
+  spills         what of a thread found no register and lies in memory: bytes,
+                 or vector registers and bytes; a problem unless it is 0
+  scalar spills  scalar registers kept in vector registers: cheap, no problem
+  shared memory  bytes of a block of threads
+  matrix         matrix instructions that occur
+  product rows   of the largest matrix product of values of 16 bits or fewer;
+                 0: there is none
+  load, store    bits of a thread's widest access to global memory
+  seconds        of one core, to compile it
+
+  In types of tensors ~ stands for one within 2 GiB, - for one left out.
 """
+AS = "explain"
+SWITCHES = (("--json", "the answer for machines"), ("--out DIR", "of build: the folder [kernels-NAME-ARCH]"))
 WAYS = {"report": "engine.cli.kernel_report", "build": "engine.cli.kernel_build"}
 """What may follow ``kernels`` → the module whose ``run(words)`` does it."""
 

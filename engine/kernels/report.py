@@ -12,12 +12,28 @@ from engine.kernels.units import STEPS, Step, Units, make_all, units_of
 from engine.models.config import ModelConfig
 from engine.plan import plan_for
 from engine.plan_values import Given
-from engine.table import BOLD, DIM, YELLOW, coloured, lay_out
+from engine.table import BOLD, DIM, GAP, YELLOW, coloured, lay_out
 from platforms.contract import FusionRule
 
 ALL = "all"
 Told = Callable[[int, int, str], None]
 """(units done, of how many, the last one's name)."""
+Said = Callable[[str], None]
+"""What begins now."""
+
+LEGEND = {
+    "registers": "of a thread",
+    "spills": "of a thread, in memory (a problem unless 0)",
+    "scalar_spills": "kept in vector registers (no problem)",
+    "shared_memory": "bytes of a block of threads",
+    "matrix": "matrix instructions that occur",
+    "product_rows": "of the largest product of 16-bit or narrower values",
+    "load": "bits of a thread's widest access to global memory",
+    "store": "as load",
+    "seconds": "to compile it on one core",
+}
+"""Figures that have one meaning wherever they are reported, and that in words."""
+NEAR = "~ after a type: a tensor within 2 GiB"
 
 
 @dataclass(slots=True)
@@ -66,55 +82,123 @@ def report(
     told: Told = lambda done, count, name: None,
     steps: Sequence[Step] = STEPS,
 ) -> list[Target]:
-    """Every unit of every row that says yes to a call of the model's plan on each device, made. Devices without such
-    rows are left out."""
+    """``targets_of``, made."""
+    targets = targets_of(found, model, given, environment, steps=steps)
+    make(targets, processes=processes, told=told)
+    return targets
+
+
+def targets_of(
+    found: Iterable[Device],
+    model: ModelConfig,
+    given: Mapping[str, Given],
+    environment: Mapping[str, str],
+    *,
+    said: Said = lambda phase: None,
+    steps: Sequence[Step] = STEPS,
+) -> list[Target]:
+    """Every unit of every row that says yes to a call of the model's plan on each device. Devices without rows that are
+    built are left out."""
     targets = []
     asked = {key: one for key, one in given.items() if key not in ("platform", "profile_file")}
     for device in found:
         rows = device.plugin.kernels()
         if any(row.build for row in rows):
+            said(f"planning for {device.label}")
             plan = plan_for(device.plugin, device.profile, model, asked, environment=environment)
             extra = tuple(row for row in device.plugin.fusions() if isinstance(row, FusionRule))
             targets.append(Target(device, units_of(plan, rows, all_ops((*RULES, *extra)), steps)))
+    return targets
+
+
+def make(
+    targets: Sequence[Target],
+    *,
+    processes: int = 1,
+    told: Told = lambda done, count, name: None,
+    said: Said = lambda phase: None,
+) -> None:
+    """Make every unit, equal ones once."""
     owners: dict[Any, list[Target]] = {}
     for target in targets:
         for unit in target.units.rows:
             owners.setdefault(unit, []).append(target)
+    if owners:
+        said(f"compiling {_many(len(owners), 'kernel')} for {_many(len(targets), 'device')}")
     for done, (unit, made) in enumerate(make_all(list(owners), processes), 1):
         for target in owners[unit]:
             target.made[unit] = made
         told(done, len(owners), f"{unit.name.partition(' ')[0]} for {owners[unit][0].device.label}")
-    return targets
 
 
 def render(targets: Sequence[Target], notes: Sequence[str], width: int, colour: bool) -> str:
-    """A table per device and the problems below; a last line that counts."""
+    """A table per device and the problems below; what the figures mean; a last line that counts. Names of kernels are
+    whole whatever the width."""
     lines = []
     for target in targets:
         label = f"{target.device.label}  {target.device.profile.product}"
         lines += [coloured(label, BOLD if colour else ""), *_table(target, width, colour), ""]
-        lines += [f"  {coloured('problem', YELLOW if colour else '')}  {text}" for text in target.problems]
+        for text in target.problems:
+            first, *more = _wrapped(f"problem  {text}", width, 2, 11)
+            lines += [first.replace("problem", coloured("problem", YELLOW if colour else ""), 1), *more]
         lines += [""] * bool(target.problems)
-    lines += notes
+    lines += [*(coloured(line, DIM if colour else "") for line in _legend(targets, width)), *notes]
     count, wrong = sum(len(target.units.rows) for target in targets), sum(len(target.problems) for target in targets)
-    devices = f"{len(targets)} device{'s' if len(targets) > 1 else ''}"
     problems = f"{wrong or 'no'} problem{'' if wrong == 1 else 's'}"
-    return "\n".join([*lines, f"{count} kernels on {devices}, {problems}"]) + "\n"
+    return "\n".join([*lines, f"{_many(count, 'kernel')} on {_many(len(targets), 'device')}, {problems}"]) + "\n"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _wrapped(text: str, width: int, indent: int, below: int) -> list[str]:
+    """Lines that break between words alone; those after the first begin at column ``below``."""
+    from textwrap import wrap
+
+    spaces = {"initial_indent": " " * indent, "subsequent_indent": " " * below}
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False, **spaces)
+
+
+def _legend(targets: Sequence[Target], width: int) -> list[str]:
+    """What the figures that occur mean."""
+    named = _names(made for target in targets for made in target.made.values())
+    said = [f"{name.replace('_', ' ')}: {LEGEND[name]}" for name in named if name in LEGEND]
+    said += [NEAR] * any("~" in unit.name for target in targets for unit in target.units.rows)
+    return [*_wrapped("; ".join(said), width, 0, 0), ""] if said else []
+
+
+def _names(made: Iterable[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for one in made for name in one["figures"]))
 
 
 def _table(target: Target, width: int, colour: bool) -> list[str]:
-    """A line of figures per unit; below it the rest of its name, and which rows start it."""
+    """A line of figures per unit, its kernel in front where all of them fit, else above; below it the rest of its name,
+    and which rows start it."""
     if not target.units.rows:
         return ["  no kernel is made ahead of time"]
-    names = list(dict.fromkeys(name for made in target.made.values() for name in made["figures"]))
-    body, below = [], []
+    names = _names(target.made.values())
+    kernels, body, below = [], [], []
     for unit, rows in target.units.rows.items():
         kernel, _, rest = unit.name.partition(" ")
-        body.append((kernel, *(_figure(target.made[unit]["figures"].get(name, "")) for name in names)))
-        (details,) = lay_out([(f"{', '.join(rows)}: {rest}",)], width, indent=4)
-        below.append(coloured(details, DIM if colour else ""))
-    head, *lines = lay_out([("kernel", *(name.replace("_", " ") for name in names)), *body], width)
-    return [head, *(line for pair in zip(lines, below, strict=True) for line in pair)]
+        kernels.append(kernel)
+        body.append([_figure(target.made[unit]["figures"].get(name, "")) for name in names])
+        details = _wrapped(f"{', '.join(rows)}: {rest}", width, 6, 6)
+        below.append([coloured(line, DIM if colour else "") for line in details])
+    table = [[name.replace("_", " ") for name in names], *body]
+    if _fits(joined := [[first, *cells] for first, cells in zip(["kernel", *kernels], table, strict=True)], width):
+        head, *lines = lay_out(joined, width)
+        return [head, *(line for first, more in zip(lines, below, strict=True) for line in (first, *more))]
+    head, *lines = lay_out(table, width, indent=4)
+    parts = zip(kernels, lines, below, strict=True)
+    return ["  kernel", head, *(line for kernel, first, more in parts for line in (f"  {kernel}", first, *more))]
+
+
+def _fits(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether ``lay_out`` breaks no word of them."""
+    columns = zip(*rows, strict=True)
+    longest = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    return 2 + sum(longest) + GAP * (len(longest) - 1) <= width
 
 
 def _figure(value: Any) -> str:

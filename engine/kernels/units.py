@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from engine.errors import UserError
 from engine.ops import Op, Spec
 from engine.ops.compare import with_packed
 from engine.plan.kernels import describe, input_specs
+from engine.plan.sampling import sampling_calls
 from engine.plan_values import Plan, TokenRange
 from engine.program import Call
 from platforms.contract import DeviceProfile, Kernel
@@ -34,8 +37,8 @@ class Step:
         if isinstance(dim, int):
             return dim
         name, _, more = dim.partition("+")
-        known = {"tokens": self.tokens, "rows": self.requests, "requests": self.requests, "blocks": self.blocks}
-        return (known | {"pool": POOL})[name] + int(more or 0)
+        known = {"tokens": self.tokens, "blocks": self.blocks, "pool": POOL}
+        return (known | dict.fromkeys(("rows", "requests", "slots"), self.requests))[name] + int(more or 0)
 
 
 POOL = 1 << 18
@@ -73,7 +76,8 @@ class Units:
         except UserError:
             raise
         except Exception as error:
-            self.problems[f"{name} names no units of work for {profile.arch}: {type(error).__name__}: {error}"] = None
+            where = f"{profile.platform}:{profile.arch} (build {row.build})"
+            self.problems[f"{name} names no units of work for {where}: {type(error).__name__}: {error}"] = None
 
 
 def units_of(
@@ -95,14 +99,17 @@ def units_of(
 def willing(
     plan: Plan, rows: Sequence[Kernel], *, chosen: bool = False
 ) -> Iterator[tuple[TokenRange, Kernel, Call, tuple[Spec, ...]]]:
-    """Each kind of call of each range with each row that can be made ahead of time and says yes to it."""
+    """Each kind of call of each range, and of the sampler after it, with each row that can be made ahead of time and
+    says yes to it."""
     said = {(choice.op, choice.call): choice for choice in plan.kernels}
     for one in plan.ranges:
+        program = one.program
+        vocab = program.values[program.outputs["logits"]].shape[-1]
+        sampled = sampling_calls(vocab) if isinstance(vocab, int) else ()
         seen = set()
-        for call in one.program.calls:
-            specs = input_specs(one.program, call)
+        for call, specs in (*((call, input_specs(program, call)) for call in program.calls), *sampled):
             key = call.op, describe(call, specs)
-            if key in seen:
+            if key in seen or key not in said:
                 continue
             seen.add(key)
             names = {name for name, verdict in said[key].considered if verdict}
@@ -129,17 +136,45 @@ def make(unit: Any) -> dict[str, Any]:
 
 
 def make_all(units: Sequence[Any], processes: int) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each unit with what came of it, as they are done."""
+    """Each unit with what came of it, as they are done. Whoever stops early, by Ctrl-C too, leaves no process and no
+    file behind."""
     if processes < 2 or len(units) < 2 * processes:
         yield from ((unit, make(unit)) for unit in units)
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
+    from tempfile import TemporaryDirectory
 
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        waiting = {pool.submit(make, unit): unit for unit in units}
+    before = set(active_children())
+    with TemporaryDirectory() as folder:
+        pool = ProcessPoolExecutor(processes, get_context("spawn"), _work_in, (folder,))
         try:
+            # What a process blocks when it starts others, these block from their first instruction on.
+            with _held_interrupt():
+                waiting = {pool.submit(make, unit): unit for unit in units}
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:
+            with _held_interrupt():
+                for child in set(active_children()) - before:
+                    child.terminate()
+                pool.shutdown(cancel_futures=True)
+            raise
+        pool.shutdown()
+
+
+def _work_in(folder: str) -> None:
+    """Keep what compilers write in between where the parent removes it."""
+    import tempfile
+
+    tempfile.tempdir = folder
+
+
+@contextmanager
+def _held_interrupt() -> Iterator[None]:
+    """A Ctrl-C meanwhile counts afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -234,3 +234,33 @@ def test_the_module_runs_too() -> None:
 
 def test_user_errors_are_the_engine_s_own() -> None:
     assert not issubclass(UserError, ValueError)
+
+
+@pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS), ("kernels", "--help=all")])
+def test_no_help_is_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, *words, "--help")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+
+
+def test_the_overview_keeps_usage_and_purpose_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    _, out, _ = run(capsys)
+    rows = [line for line in out.splitlines() if line.startswith("  engine ")]
+    assert len(rows) == len(COMMANDS) and all("  " in row.strip() for row in rows)
+    assert len({row.index(what) for row, what in zip(rows, COMMANDS.values(), strict=True)}) == 1
+
+
+def test_a_flag_that_kernels_does_not_know_is_answered_by_a_page_that_lists_them(
+    capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, err = run(capsys, "kernels", "report", "--zzzzzz", "x")
+    assert "see --help=all" in err
+    _, short, _ = run(capsys, "kernels", "--help")
+    _, out, _ = run(capsys, "kernels", "report", "--help=all")
+    assert all(flag in out for flag in ("--json", "--out DIR", "--max-num-seqs", "--profile FILE"))
+    assert "--max-num-seqs" not in short and "scalar spills" in short and "1024 tokens" in short
