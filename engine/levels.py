@@ -39,7 +39,7 @@ LEVELS: tuple[Level, ...] = (
     Level(0, "NONE", "NONE", 0, "none", "start at once; debugging"),
     Level(1, "PIECEWISE", "PIECEWISE", 1, "library", "quick start with the local fusions"),
     Level(2, "PIECEWISE", "FULL_AND_PIECEWISE", 2, "library", "serving"),
-    Level(3, "PIECEWISE", "FULL_AND_PIECEWISE", 3, "measured", "long runs: slower start, may use inexact rules"),
+    Level(3, "PIECEWISE", "FULL_AND_PIECEWISE", 3, "measured", "long runs: slower start, kernels chosen by measuring"),
 )
 
 DEFAULT_LEVEL = 2
@@ -67,22 +67,30 @@ FUSIONS: tuple[str, ...] = (
     "enable_sp",
     "fuse_gemm_comms",
 )
-"""Names users know, in ``compilation.pass_config``: by level, then those that only a user turns on."""
+"""Names users know, in ``compilation.pass_config``: by level, then those that only a user turns on, then those that are
+not built."""
 
 USER_ONLY: Mapping[str, str] = MappingProxyType(
     {
         "fuse_attn_quant": "it takes attention out of the pieces and so trades piecewise graphs for one saved pass",
         "enable_qk_norm_rope_fusion": "faster on some shapes only; no measurement of ours makes it worth a level",
-        "enable_sp": "splitting the norms over ranks pays only together with fused communication",
-        "fuse_gemm_comms": "it needs symmetric memory between ranks, which no level may take for granted",
     }
 )
 """Rule → why no level turns it on."""
 
+NOT_BUILT: Mapping[str, str] = MappingProxyType(
+    {
+        "enable_sp": "not built: programs are cut over ranks by heads and columns, none by tokens",
+        "fuse_gemm_comms": "not built: no product is cut so that its parts could travel while the next is computed",
+    }
+)
+"""Names that users know, without a rule: refused where a user turns one on → why."""
+
 
 def describe(rules: Mapping[str, int | None]) -> list[dict[str, str]]:
-    """The table of documentation and help, one row per level: ``level mode graph_mode fusions tuning purpose``, and a
-    last row for the rules that only a user turns on. ``rules``: name → its level, or ``None``."""
+    """The table of documentation and help, one row per level: ``level mode graph_mode fusions tuning purpose``, and two
+    last rows for the rules that only a user turns on and for names without a rule. ``rules``: name → its level, or
+    ``None``."""
     rows = []
     for level in LEVELS:
         added = ", ".join(name for name, lowest in rules.items() if lowest == level.number)
@@ -97,5 +105,6 @@ def describe(rules: Mapping[str, int | None]) -> list[dict[str, str]]:
                 "purpose": level.purpose,
             }
         )
-    by_hand = ", ".join(name for name, lowest in rules.items() if lowest is None)
-    return [*rows, dict.fromkeys(rows[0], "") | {"level": "only by hand", "fusions": by_hand}]
+    by_hand = ", ".join(name for name, lowest in rules.items() if lowest is None and name not in NOT_BUILT)
+    others = {"only by hand": by_hand, "not built": ", ".join(name for name in rules if name in NOT_BUILT)}
+    return [*rows, *(dict.fromkeys(rows[0], "") | {"level": who, "fusions": names} for who, names in others.items())]

@@ -12,7 +12,7 @@ from typing import Any
 from engine import compat
 from engine.config import kinds as k
 from engine.config.values import Kind
-from engine.levels import DEFAULT_LEVEL, FUSIONS, USER_ONLY
+from engine.levels import DEFAULT_LEVEL, FUSIONS, NOT_BUILT, USER_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Field:
 
 MODEL, DEVICE, COMPILE, FUSE = "Model", "Platform, level and kernels", "Compilation and graphs", "Fusions"
 CACHE, SCHEDULE, PARALLEL, SERVER = "Cache", "Scheduler", "Parallelism", "Server"
-LEVEL_DECIDES, USER_DECIDES = "the level decides", "off: only a user turns it on"
+LEVEL_DECIDES, USER_DECIDES, NOBODY = "the level decides", "off: only a user turns it on", "off: it cannot be on"
+UNSET = dict.fromkeys(USER_ONLY, USER_DECIDES) | dict.fromkeys(NOT_BUILT, NOBODY)
 
 FIELDS: tuple[Field, ...] = (
     Field("model.name", k.MODEL, MODEL, "a GGUF file, a folder with config.json, or a name that `engine "
@@ -105,8 +106,9 @@ FIELDS: tuple[Field, ...] = (
     Field("compilation.pass_config.allreduce_max_size_mb", k.MEBIBYTES, COMPILE, "largest tensor, in MiB, whose "
           "reduction over ranks is fused with the norm", unset="the platform decides",
           variable="ALLREDUCE_MAX_SIZE_MB"),
-    *(Field(f"compilation.pass_config.{name}", k.SWITCH, FUSE, USER_ONLY.get(name, "fuse where the device can"),
-            unset=USER_DECIDES if name in USER_ONLY else LEVEL_DECIDES, variable=name.upper()) for name in FUSIONS),
+    *(Field(f"compilation.pass_config.{name}", k.SWITCH, FUSE,
+            {**USER_ONLY, **NOT_BUILT}.get(name, "fuse where the device can"), unset=UNSET.get(name, LEVEL_DECIDES),
+            variable=name.upper()) for name in FUSIONS),
     Field("cache.block_size", k.COUNT, CACHE, "tokens per block of the KV cache", ("--block-size",)),
     Field("cache.gpu_memory_utilization", k.SHARE, CACHE, "share of the device's memory that may be used in all",
           ("--gpu-memory-utilization",), 0.9),

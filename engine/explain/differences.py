@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.kinds import LEVEL_NAMES, level
 from engine.config.names import field_named
 from engine.errors import UserError
-from engine.explain.same import LEVEL, same, settings_apart
+from engine.explain.same import LEVEL, same, settings_apart, until
 from engine.plan_values import Decision, FusionReport, Given, KernelChoice, PieceChoice, Plan
 from engine.table import BOLD, coloured, lay_out, written
 
@@ -139,11 +139,14 @@ def render_difference(found: Difference, width: int, color: bool) -> str:
     blocks += block("Fusions", [(rule, *sides(_fusion, pair)) for rule, pair in found.fusions.items()])
     blocks += block("Warnings", [("", *sides("\n".join, found.warnings))] if any(found.warnings) else [])
     names = " and ".join(found.labels)
+    one, other = found.plans
+    later = until(one, [other[LEVEL]])
     if not blocks:
-        text = f"{names} give the same plan: settings, kernels, fusions, program and pieces are equal"
+        text = f"{names} give the same plan: settings, kernels, fusions, program and pieces are equal{later}"
         return f"{text}.\n" if found.equal else f"{names} differ in the program alone.\n"
     if found.equal:
-        blocks.insert(0, f"{names} run the same: settings, kernels, active fusions, program and pieces are equal.")
+        alike = "settings, kernels, active fusions, program and pieces are equal"
+        blocks.insert(0, f"{names} run the same: {alike}{later}.")
     return "\n\n".join(blocks) + "\n"
 
 

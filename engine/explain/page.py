@@ -11,7 +11,7 @@ from engine.explain.flags import ABOUT
 from engine.explain.matrix import Cell, Device
 from engine.explain.page_style import SCRIPT, STYLE
 from engine.explain.pieces import piece_rows, pieces_in_short
-from engine.explain.same import LEVEL
+from engine.explain.same import LEVEL, until
 from engine.explain.text import FUSION_COLUMNS, fusion_cells, kernel_rows, setting_cells, setting_groups
 from engine.levels import DEFAULT_LEVEL, LEVELS
 from engine.plan_values import Given, Plan
@@ -97,7 +97,9 @@ def _cell(number: int, device: Device, cell: Cell, asked: int) -> str:
             f"{escape(value).replace('_', '_<wbr>')}</b></span>"
             for what, value in facts.items()
         )
-    twin = f'<span class="twin">same plan as -O{cell.twin}</span>' if cell.twin is not None else ""
+    twin = ""
+    if cell.plan is not None and cell.twin is not None:
+        twin = f'<span class="twin">same plan as -O{cell.twin}{until(cell.plan, [cell.twin])}</span>'
     kind = ' class="asked"' if cell.level == asked else ""
     return (
         f'<td{kind}><button type="button" aria-haspopup="dialog" data-open="{_id(number, cell)}" '

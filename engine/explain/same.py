@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -55,6 +55,14 @@ def _pieces(plan: Plan) -> list[object]:
 def same(one: Plan, other: Plan) -> bool:
     """Both would run the same: settings but for the level, kernels, active fusions, program and pieces."""
     return not settings_apart(one, other) and not parts_apart(one, other)
+
+
+def until(plan: Plan, levels: Iterable[int]) -> str:
+    """What ends the likeness of ``plan`` at other levels, to follow the words that claim it: some of them measure on
+    the device, others do not, and the plan has calls that several can compute."""
+    kinds = {LEVELS[number].tuning == "measured" for number in (plan[LEVEL], *levels)}
+    apart = len(kinds) == 2 and any(row.rivals for row in plan.kernels)
+    return ", until kernels are measured on the device" if apart else ""
 
 
 def twins_of(plan: Plan, given: Mapping[str, Given], plan_of: Callable[[Mapping[str, Given]], Plan]) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.config.fields import BY_KEY, FUSE
 from engine.config.names import FUSION
 from engine.explain.pieces import piece_rows, pieces_in_short, sizes_of
-from engine.explain.same import LEVEL
+from engine.explain.same import LEVEL, until
 from engine.levels import LEVELS
 from engine.plan_values import FusionReport, KernelChoice, Plan
 from engine.table import BOLD, CYAN, DIM, GREEN, TIED, YELLOW, coloured, lay_out, written
@@ -109,7 +109,8 @@ def _twins(plan: Plan, twins: Sequence[int]) -> list[Row]:
     if not twins:
         return []
     names = ", ".join(f"-O{number}" for number in twins)
-    return [Row("", names, f"{'gives' if len(twins) == 1 else 'give'} the same plan as -O{plan[LEVEL]} here")]
+    alike = f"{'gives' if len(twins) == 1 else 'give'} the same plan as -O{plan[LEVEL]} here{until(plan, twins)}"
+    return [Row("", names, alike)]
 
 
 def device_line(plan: Plan) -> str:

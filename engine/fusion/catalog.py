@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.levels import FUSIONS, USER_ONLY
+from engine.levels import FUSIONS, NOT_BUILT, USER_ONLY
 from platforms.contract import FusionRule
 
 _REDUCE, _ADD = "all_reduce(x) -> r", "add(y, r) -> sum"
@@ -59,10 +59,7 @@ RULES: tuple[FusionRule, ...] = (
 )
 """In the order they are tried: a rule that covers more calls comes before one that covers some of them."""
 
-UNAVAILABLE: dict[str, tuple[int | None, str]] = {
-    "enable_sp": (None, "programs cut over ranks by heads and columns are built, by tokens are not"),
-    "fuse_gemm_comms": (None, "no product is cut so that its parts could travel while the next is computed"),
-}
+UNAVAILABLE: dict[str, tuple[int | None, str]] = {name: (None, why) for name, why in NOT_BUILT.items()}
 """Names that are accepted and reported but can match nothing: the level that will turn each on, and why not yet."""
 
 _LEVELS = {rule.name: rule.level for rule in RULES} | {name: level for name, (level, _) in UNAVAILABLE.items()}

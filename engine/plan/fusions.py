@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from engine.errors import UserError
 from engine.fusion import RULES, UNAVAILABLE, Index, parse, rewrite
-from engine.levels import FUSIONS, LEVELS, USER_ONLY
+from engine.levels import FUSIONS, LEVELS
 from engine.memory import ITEM
 from engine.ops import Spec
 from engine.plan.backend import WHOLE
@@ -147,9 +147,11 @@ class Fuser:
 
     def _wish(self, name: str, variants: list[FusionRule]) -> Decision:
         key, ledger = PREFIX + name, self.ledger
-        lowest = variants[0].level if variants else UNAVAILABLE[name][0]
+        if not variants:
+            return ledger.wish(key, False, "level", UNAVAILABLE[name][1])
+        lowest = variants[0].level
         if lowest is None:
-            why = variants[0].why_not_default if variants else USER_ONLY.get(name, "")
+            why = variants[0].why_not_default
             return ledger.wish(key, False, "level", "only a user turns it on" + (f": {why}" if why else ""))
         reached = lowest <= LEVELS[self.level].rules
         return ledger.wish(key, reached, "level", f"-O{lowest} {'reached' if reached else 'and above turn it on'}")

@@ -80,8 +80,13 @@ def test_wide_text_states_each_decision_in_one_line() -> None:
 
 def test_H_OPT_08_equal_levels_are_told() -> None:
     text = flat(render(PLANS["able"], 200, False, twins=[3]))
-    assert "-O3 gives the same plan as -O2 here" in text
-    assert "-O1, -O3 give the same plan as -O2 here" in flat(render(PLANS["able"], 200, False, twins=[1, 3]))
+    measured = "until kernels are measured on the device"
+    assert f"-O3 gives the same plan as -O2 here, {measured}" in text
+    both = flat(render(PLANS["able"], 200, False, twins=[1, 3]))
+    assert f"-O1, -O3 give the same plan as -O2 here, {measured}" in both
+    alone = replace(PLANS["able"], kernels=tuple(replace(row, rivals=()) for row in PLANS["able"].kernels))
+    others = render(PLANS["able"], 200, False, twins=[1]), render(alone, 200, False, twins=[3])
+    assert all("the same plan as -O2 here" in one and measured not in one for one in map(flat, others))
     assert "same plan" not in render(PLANS["able"], 200, False)
 
 

@@ -119,7 +119,7 @@ def test_a_cell_says_what_the_plan_says() -> None:
             assert all(verdict.reason in flat for _, verdict in choice.considered if not verdict)
         for row in cell.plan.fusions:
             assert row.rule in flat and row.reason in flat
-    assert [cell.twin for cell in cells] == [None, None, None, 2] and "same plan as -O2" in text
+    assert [cell.twin for cell in cells] == [None, None, None, 2] and "same plan as -O2, until" in text
 
 
 def test_a_level_that_cannot_serve_a_request_says_why() -> None:

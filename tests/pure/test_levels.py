@@ -12,7 +12,7 @@ from engine.config.fields import FUSE
 from engine.config.help import render_help
 from engine.errors import UserError
 from engine.fusion.catalog import RULES, UNAVAILABLE
-from engine.levels import DEFAULT_LEVEL, FUSIONS, LEVELS, USER_ONLY, describe
+from engine.levels import DEFAULT_LEVEL, FUSIONS, LEVELS, NOT_BUILT, USER_ONLY, describe
 from engine.plan import Tables
 from engine.plan_values import Plan
 
@@ -35,7 +35,8 @@ def test_the_table_is_plain_data() -> None:
     assert NUMBERS == [0, 1, 2, 3] and DEFAULT_LEVEL == 2
     assert all(not callable(getattr(level, name)) for level in LEVELS for name in level.__slots__)
     assert set(FUSIONS) == set(RULE_LEVELS), "the catalog and the names users know"
-    assert {name for name, lowest in RULE_LEVELS.items() if lowest is None} == set(USER_ONLY)
+    assert {name for name, lowest in RULE_LEVELS.items() if lowest is None} == {*USER_ONLY, *NOT_BUILT}
+    assert set(NOT_BUILT) == set(UNAVAILABLE) and not set(NOT_BUILT) & set(USER_ONLY)
     assert [field.key for field in FIELDS if field.group == FUSE] == [f"compilation.pass_config.{n}" for n in FUSIONS]
 
 
@@ -111,8 +112,18 @@ def test_H_OPT_08_the_printed_table_is_what_a_level_resolves_to(number: int) -> 
     printed = [name for one in describe(RULE_LEVELS)[: number + 1] for name in one["fusions"].split(", ")]
     requested = {report.rule for report in plan.fusions if report.requested}
     assert {name.removeprefix("and ") for name in printed} - {"as above", "none"} == requested
-    by_hand = describe(RULE_LEVELS)[-1]["fusions"].split(", ")
-    assert not requested & set(by_hand)
+    by_hand, not_built = (set(one["fusions"].split(", ")) for one in describe(RULE_LEVELS)[-2:])
+    assert (by_hand, not_built) == (set(USER_ONLY), set(NOT_BUILT)) and not requested & (by_hand | not_built)
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_what_is_not_built_is_refused_with_the_words_of_the_documents(name: str) -> None:
+    with pytest.raises(UserError, match=NOT_BUILT[name]):
+        toy_plan(f"-cc.pass_config.{name}=true")
+    (report,) = [row for row in toy_plan().fusions if row.rule == name]
+    assert not report.requested and NOT_BUILT[name] in report.reason
+    (field,) = [row for row in FIELDS if row.key.endswith(f".{name}")]
+    assert field.help == NOT_BUILT[name] and "user" not in field.unset
 
 
 @pytest.mark.parametrize("number", NUMBERS)
