@@ -29,6 +29,13 @@ BLOCK = replace(
     quantization=Quantization("fp8", "float8_e4m3fn", "block", "group", (128, 128)),
 )
 INT8 = replace(LLAMA, name="llama-int8", quantization=Quantization("compressed-tensors", "int8", "channel", "token"))
+INT4 = replace(
+    LLAMA,
+    name="llama-awq",
+    quantization=Quantization(
+        "awq", "int4", "group", "none", (1, 128), scale="scales", layout="awq", weight="qweight", zero="qzeros"
+    ),
+)
 MOE = replace(
     QWEN3, name="qwen3-moe", architecture="qwen3_moe", hidden_size=2048, moe=Moe(experts=128, top_k=8, expert_size=768)
 )
@@ -41,4 +48,4 @@ MLA = replace(
     rope=replace(MODEL.rope, dim=64),
     mla=Mla(q_rank=1536, kv_rank=512, nope=128, rope=64, value=128),
 )
-MODELS: tuple[ModelConfig, ...] = (LLAMA, QWEN3, STATIC, BLOCK, INT8, MOE, MLA)
+MODELS: tuple[ModelConfig, ...] = (LLAMA, QWEN3, STATIC, BLOCK, INT8, INT4, MOE, MLA)

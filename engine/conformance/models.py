@@ -71,12 +71,14 @@ _INTEGERS = {
     "config_groups": _GROUPS,
     "ignore": ["lm_head"],
 }
+_NIBBLES = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _BASE,
     "qwen3": _QWEN3,
     "llama-fp8": {**_BASE, "quantization_config": {"quant_method": "fp8", "activation_scheme": "static"}},
     "llama-fp8-blocks": {**_BASE, "quantization_config": _BLOCKS},
     "llama-int8": {**_BASE, "quantization_config": _INTEGERS},
+    "llama-awq": {**_BASE, "quantization_config": _NIBBLES},
     "experts": _EXPERTS,
     "latent": _LATENT,
 }
