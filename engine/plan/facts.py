@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import UserError
@@ -11,7 +12,8 @@ from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
 from platforms.contract import DeviceProfile, Verdict
 
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+STAGES = "pipeline_parallel_size"
+PARALLEL = ("tensor_parallel_size", STAGES, "data_parallel_size")
 DECIDED = {
     "dtype": "model.dtype",
     "mode": "compilation.mode",
@@ -64,14 +66,17 @@ def model_facts(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def check_stages(ledger: Ledger, model: ModelConfig) -> None:
-    """Raises ``UserError`` for more stages than there are layers."""
-    key = "parallel.pipeline_parallel_size"
-    if ledger.decisions[key].value > model.num_layers:
+def decide_stages(ledger: Ledger, model: ModelConfig) -> None:
+    """Say what a count of stages does. Raises ``UserError`` for more stages than there are layers."""
+    key = f"parallel.{STAGES}"
+    row = ledger.decisions[key]
+    if row.value > model.num_layers:
         raise UserError(
             f"{ledger.asked(key)} cannot be served: each stage needs a layer, and {model.name} has "
             f"{model.num_layers} in all. Lower it."
         )
+    if row.value > 1:
+        ledger.decisions[key] = replace(row, reason="recorded only: layers are not cut into stages")
 
 
 def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str, willing: Mapping[str, Verdict]) -> Decision:

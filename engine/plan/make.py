@@ -11,7 +11,7 @@ from engine.levels import FUSIONS, LEVELS, TUNING, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
 from engine.plan import backend, captures, modes, pieces, sizes
-from engine.plan.facts import PARALLEL, check_stages, decide_storage, model_facts
+from engine.plan.facts import PARALLEL, STAGES, decide_stages, decide_storage, model_facts
 from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
 from engine.plan.kernels import Chooser, ask, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
@@ -85,7 +85,7 @@ def make_plan(
     pieces.check_sizes(ledger, most)
     for key in ("kernels", "kernel_pins", "batch_invariant", *(key for key in BY_KEY if key.startswith("parallel."))):
         ledger.own(key)
-    check_stages(ledger, model)
+    decide_stages(ledger, model)
     tuned = level.defaults["kernel_config.autotune"]
     ledger.decide("kernel_config.autotune", tuned, "level", f"-O{level.number}; {TUNING[level.tuning]}")
     facts = {
@@ -148,17 +148,20 @@ def make_plan(
     return replace(plan, hash=_fingerprint(plan, model))
 
 
-_NOT_RUN = frozenset({"optimization_level", pieces.CACHE, pieces.DUMP, pieces.BUNDLE})
-"""Decisions that change nothing of what runs: who asked for it, and where files lie."""
+_WISHES = frozenset({"optimization_level", "enforce_eager", "kernels", "kernel_pins"})
+_NOT_RUN = _WISHES | {pieces.CACHE, pieces.DUMP, pieces.BUNDLE}
+"""Decisions that are no part of what runs: wishes that are seen in other decisions, in rows and in fusions, as those of
+``PREFIX`` are; and where files lie."""
 
 
 def _fingerprint(plan: Plan, model: ModelConfig) -> str:
     """The same for plans that run the same, whoever asked for what in which words."""
     profile = plan.profile.to_json()
+    counted = (key for key in sorted(plan.decisions) if key not in _NOT_RUN and not key.startswith(PREFIX))
     body = {
         "device": {name: profile[name] for name in ("platform", "arch", "family", "features", "limits", "libraries")},
         "model": repr(model),
-        "settings": {key: row.value for key, row in sorted(plan.decisions.items()) if key not in _NOT_RUN},
+        "settings": {key: plan[key] for key in counted},
         "kernels": [(row.op, row.call, row.count, row.chosen, row.target) for row in plan.kernels],
         "fusions": {row.rule: row.ranges for row in plan.fusions if row.matched},
         "ranges": [
@@ -205,10 +208,15 @@ def _warn(ledger: Ledger, tables: Tables, chooser: Chooser, facts: Facts) -> Non
     offered = sorted({row.rule for row in tables.fusions if isinstance(row, FusionOffer)} - known)
     if offered:
         ledger.warnings.append(f"the platform offers fusions that do not exist: {', '.join(offered)}")
-    ranks = [name for name in PARALLEL if facts[name] > 1]
+    ranks = [name for name in PARALLEL if facts[name] > 1 and name != STAGES]
     if ranks:
         ledger.warnings.append(
             f"{', '.join(ranks)} above 1 can be planned for; serving on several devices is not built yet"
+        )
+    if facts[STAGES] > 1:
+        ledger.warnings.append(
+            f"{STAGES} {facts[STAGES]} is recorded only: layers are not cut into stages, so the plan is of a device "
+            "that holds all of them; serving on several devices is not built yet"
         )
     if facts["batch_invariant"]:
         ledger.warnings.append(

@@ -9,7 +9,7 @@ import pytest
 from engine.config import collect
 from engine.errors import UserError
 from engine.explain.flags import explicit
-from engine.explain.same import same
+from engine.explain.same import parts_apart, same
 from engine.plan import plan_for
 from tests.described_plans import AITER, PLUGINS, TARGETS, chosen, described, on, plan, report
 from tests.model_configs import LLAMA, MLA, QWEN3, STATIC
@@ -143,6 +143,30 @@ def test_equal_plans_have_equal_hashes_whoever_asked(tmp_path):
     assert plan(HOPPER, LLAMA, "-O3").hash == plan(HOPPER, LLAMA, "-O2").hash
 
 
+@pytest.mark.parametrize(("name", "target"), [("cuda", "sm_90"), ("rocm", "gfx942"), ("cpu", "x86-64-v4")])
+def test_a_wish_for_what_runs_anyway_changes_no_hash(name, target):
+    profile = described(name, target)
+    plain = plan(profile, LLAMA)
+    pins = {row.op: row.chosen for row in plain.kernels if row.target and len(chosen(plain, row.op)) == 1}
+    acting = [f"-cc.pass_config.{rule}=true" for rule in on(plain)]
+    assert pins and acting
+    for op, row in pins.items():
+        pinned = plan(profile, LLAMA, "--kernel", f"{op}={row}")
+        assert (pinned.hash == plain.hash) is (not parts_apart(pinned, plain)), op
+    assert plan(profile, LLAMA, *acting).hash == plain.hash
+    eager = plan(profile, LLAMA, "--enforce-eager")
+    assert eager.hash == plan(profile, LLAMA, "-cc.mode=NONE", "-cc.graph_mode=NONE").hash != plain.hash
+    assert plan(profile, LLAMA, "--kernel-config.autotune=false").hash != plain.hash, "tuning changes what runs"
+    assert plan(profile, LLAMA, "--kernels=reference").hash != plain.hash
+
+
+def test_every_setting_of_what_runs_is_in_the_hash():
+    plain = plan(described("cuda", "sm_90"), LLAMA)
+    for words in ("--max-num-seqs=7", "--block-size=32", "-cc.max_capture_size=8", "-cc.splitting_ops+=linear",
+                  "--kernel=attention=reference", "-cc.pass_config.rope_kvcache_max_tokens=9", "-O0"):  # fmt: skip
+        assert plan(described("cuda", "sm_90"), LLAMA, words).hash != plain.hash, words
+
+
 MI300 = described("rocm", "gfx942", aiter=AITER)
 
 
@@ -173,3 +197,14 @@ def test_H_FUS_09_a_rule_without_a_match_says_that_the_weights_are_unpacked():
     found = plan(described("cuda", "sm_80"), STATIC, "-cc.custom_ops=all", "-cc.pass_config.fuse_norm_quant=true")
     said = [line for line in found.warnings if "fuse_norm_quant" in line]
     assert len(said) == 1 and "unpacked to bfloat16" in said[0] and "fp8" in said[0]
+
+
+def test_stages_are_said_to_be_recorded_only():
+    one, two = (plan(described("cuda", "sm_90"), LLAMA, *words) for words in ((), ("-pp", "2")))
+    row = two.decisions["parallel.pipeline_parallel_size"]
+    assert (row.value, row.reason) == (2, "recorded only: layers are not cut into stages")
+    (said,) = (text for text in two.warnings if "pipeline_parallel_size" in text)
+    assert "recorded only" in said and "planned for" not in said
+    assert two["model.weight_bytes"] == one["model.weight_bytes"], "a plan that cuts layers says so no more"
+    (other,) = (text for text in plan(described("cuda", "sm_90"), LLAMA, "-tp", "2").warnings if "above 1" in text)
+    assert "tensor_parallel_size above 1 can be planned for" in other and "pipeline" not in other
