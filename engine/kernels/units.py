@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -172,9 +173,17 @@ def _work_in(folder: str) -> None:
 
 @contextmanager
 def _held_interrupt() -> Iterator[None]:
-    """A Ctrl-C meanwhile counts afterwards."""
+    """A Ctrl-C meanwhile counts afterwards. Signals reach whichever thread takes them, so blocking them in this one is
+    not enough."""
+    ours = threading.current_thread() is threading.main_thread()
+    pressed: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number)) if ours else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if ours:
+            signal.signal(signal.SIGINT, handler)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
