@@ -153,7 +153,7 @@ class Bundle:
 
 
 def open_bundle(folder: str | None, profile: DeviceProfile, rows: Iterable[Kernel], required: bool) -> Bundle | None:
-    """Put a bundle into use; ``None`` where none was asked for, and where it does not fit: then kernels are compiled
+    """Put a bundle into use; ``None`` where none was asked for, and where it does not fit: then kernels are got
     as ever, with one line saying why. Raises ``UserError`` for a folder without a bundle, and where ``required``
     (ENGINE_FORCE_AOT_LOAD) for one that does not fit."""
     if not folder:
@@ -165,11 +165,13 @@ def open_bundle(folder: str | None, profile: DeviceProfile, rows: Iterable[Kerne
     problem = _unfit(body, profile, builds)
     if problem:
         if required:
-            raise UserError(
-                f"ENGINE_FORCE_AOT_LOAD: the bundle {path} cannot be used: {problem}. Build it again with this version "
-                "and `engine kernels build`, or unset ENGINE_FORCE_AOT_LOAD to compile its kernels here."
-            )
-        logger.warning("kernels are compiled anew, the bundle %s is not used: %s", path, problem)
+            advice = "No kernel of this platform comes from a bundle: drop --kernel-bundle."
+            if builds:
+                advice = "Build it again with this version and `engine kernels build`, or unset ENGINE_FORCE_AOT_LOAD "
+                advice += "to compile its kernels here."
+            raise UserError(f"ENGINE_FORCE_AOT_LOAD: the bundle {path} cannot be used: {problem}. {advice}")
+        meanwhile = "kernels are compiled anew" if builds else "no kernel of this platform comes from a bundle"
+        logger.warning("%s, the bundle %s is not used: %s", meanwhile, path, problem)
         return None
     bundle = Bundle(path, required)
     problems: list[str] = []

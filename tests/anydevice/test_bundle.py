@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,20 @@ def test_one_for_something_else_is_one_line_or_under_force_an_error(
     assert said in caplog.text and len(caplog.records) == 1
     with pytest.raises(UserError, match=f"ENGINE_FORCE_AOT_LOAD.*{said}"):
         open_bundle(str(made), DEVICE, (ROW,), True)
+
+
+def test_a_platform_that_compiles_nothing_is_not_said_to_compile_anew(
+    made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nothing, elsewhere = replace(ROW, build=""), replace(DEVICE, arch="arch-9")
+    assert open_bundle(str(made), elsewhere, (nothing,), False) is None
+    (record,) = caplog.records
+    assert "compiled" not in record.getMessage()
+    assert "no kernel of this platform comes from a bundle" in record.getMessage()
+    with pytest.raises(UserError, match="drop --kernel-bundle"):
+        open_bundle(str(made), elsewhere, (nothing,), True)
+    assert open_bundle(str(made), elsewhere, (ROW,), False) is None
+    assert "kernels are compiled anew" in caplog.text
 
 
 def test_another_version_compiles_anew_with_a_line_that_names_both(
