@@ -21,10 +21,10 @@ engine kernels build [MODEL] --platform NAME:TARGET [--out DIR] [--json]
   each takes. Shapes are those of a few steps: a new token for 1 and for 8
   requests, and prompts of 32, 64 and 1024 tokens in all.
 
-  build compiles the rows that one plan has chosen into a folder DIR
-  [kernels-NAME-ARCH], for every size of step and of graph that it may have:
-  more kernels than in the report. A worker on that device which is started
-  with --kernel-bundle DIR and the same flags takes them from there.
+  build compiles into a folder DIR [kernels-NAME-ARCH], and only the rows that
+  one plan has chosen, but for its steps of every size by powers of two and
+  for those of its graphs. A worker on that device which is started with
+  --kernel-bundle DIR and the same flags takes them from there.
 
 Figures of the report
 
