@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from kernels_triton.attention_parts import KINDS, merge, partials, request_of, scored, spans, weighed
+from kernels_triton.attention_parts import KINDS, capped, merge, partials, request_of, scored, spans, weighed
 from kernels_triton.attention_tiles import Family, Tile, family
 from kernels_triton.launch import arch_of, block, jit, launch, rows, sixteens, wide
 from kernels_triton.rows import LIMITS, quantized
@@ -123,7 +123,7 @@ def attention_kernel(
                 scores = scored(scores, queries, alive, there, seen, width, HEAD, CHUNK, True, KIND) * factor
                 values = tl.load(beside, mask=both, other=0.0).to(KIND)
             if CAP:
-                scores = (1.0 - 2.0 / (1.0 + tl.exp2(scores / cap * 2.8853900817779268))) * cap * 1.4426950408889634
+                scores = capped(scores, cap) * 1.4426950408889634
             visible = seen[None, :] & (where[None, :] <= position[:, None])
             if WINDOW:
                 visible = visible & (where[None, :] > position[:, None] - window)

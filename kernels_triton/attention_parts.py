@@ -70,6 +70,17 @@ def scored(
 
 
 @triton.jit
+def capped(scores, cap):
+    """``cap · tanh(scores / cap)``, to a few roundings of float32 however large the cap."""
+    share = scores / cap
+    square = share * share
+    # tanh(x) / x as a polynomial in x², to 2e-8 below a half: there what follows would cancel.
+    bend = (0.01723547742 * square - 0.05304220526) * square + 0.13325822074
+    small = scores + scores * square * (bend * square - 0.33333140858)
+    return tl.where(tl.abs(share) < 0.5, small, (1.0 - 2.0 / (1.0 + tl.exp2(share * 2.8853900817779268))) * cap)
+
+
+@triton.jit
 def weighed(scores, visible, peak, total):
     """One pass of a softmax over tiles of keys, of scores in powers of two: weights, what earlier sums shrink by, and
     the new peak and total."""

@@ -219,3 +219,12 @@ def test_what_lies_beyond_8_bits_is_stored_as_the_largest_value(flavour):
     OPS["kv_write"].reference(k, -k, wanted, torch.arange(2), head_dim=4)
     assert torch.equal(cache.view(torch.uint8), wanted.view(torch.uint8))
     assert float(cache.float().max()) == torch.finfo(flavour).max
+
+
+@pytest.mark.parametrize("cap", [1e-2, 0.5, 3.0, 50.0, 1e5, 1e30])
+def test_a_cap_of_any_size_costs_no_more_than_float32(cap):
+    given = world((4, 1, 7), [9, 3, 7], heads=4, kv_heads=2, dim=24, page=16, dtype=torch.float32)
+    how = dict(heads=4, kv_heads=2, head_dim=24, scale=24**-0.5, window=None, softcap=cap)
+    found = attention(*given, **how)
+    exact = REFERENCE(*(x.double() if x.is_floating_point() else x for x in given), **how)
+    assert (found.double() - exact).abs().max() < 2e-6
