@@ -28,9 +28,9 @@ def lines(block: str) -> list[str]:
     return [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
-def run(command: list[str], seconds: float = 240) -> str:
+def run(command: list[str], seconds: float = 240, folder: Path = ROOT) -> str:
     done = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=seconds, check=False
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -66,8 +66,23 @@ def test_the_programs_run(server: LiveServer, text: str) -> None:
 
 
 @pytest.mark.parametrize("line", [line for block in SHELL for line in lines(block) if line.startswith("engine ")])
-def test_the_commands_run(line: str) -> None:
-    assert run(shlex.split(line)).strip()
+def test_the_commands_run(line: str, tmp_path: Path) -> None:
+    assert run(shlex.split(line), folder=tmp_path).strip()
+
+
+def test_a_bundle_is_written_where_the_text_looks_for_it(tmp_path: Path) -> None:
+    (line,) = (line for block in SHELL for line in lines(block) if line.startswith("engine kernels build"))
+    folder = line.partition("--out ")[2]
+    assert f"--kernel-bundle {folder}`" in README
+    said = run(shlex.split(line), folder=tmp_path)
+    assert f"--kernel-bundle {tmp_path / folder}" in said and any((tmp_path / folder).iterdir())
+
+
+def test_every_target_of_make_is_named() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    prose = re.sub(r"^```.*?^```$", "", README, flags=re.M | re.S)
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`]+)`", prose)))) | {"serve", "test"}
+    assert set(phony.split()) <= named
 
 
 def test_make_test_runs_tests() -> None:
