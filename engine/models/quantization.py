@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -55,11 +56,19 @@ class Quantization:
     def ignores(self, module: str) -> bool:
         """Whether ``module`` (``model.layers.0.mlp.down_proj``) is stored dense: some run of the parts of its name is
         listed (``lm_head``, ``mlp.gate``), or a pattern matches from the start of its name."""
-        return any(pattern.match(module) for pattern in _patterns(self.ignored))
+        return _listed(self.ignored)(module)
 
 
 @cache
-def _patterns(ignored: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    return tuple(
-        re.compile(entry[3:] if entry.startswith("re:") else rf"(.*\.)?{re.escape(entry)}(\.|$)") for entry in ignored
-    )
+def _listed(ignored: tuple[str, ...]) -> Callable[[str], bool]:
+    patterns = [re.compile(entry[3:]) for entry in ignored if entry.startswith("re:")]
+    listed = {entry for entry in ignored if not entry.startswith("re:")}
+
+    @cache
+    def check(module: str) -> bool:
+        parts = module.split(".")
+        ends = range(1, len(parts) + 1)
+        runs = (".".join(parts[first:end]) for end in ends for first in range(end))
+        return any(run in listed for run in runs) or any(pattern.match(module) for pattern in patterns)
+
+    return check

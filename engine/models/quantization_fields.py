@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from engine.models.fields import Fields
+from engine.models.patterns import TRIES, tries
+
+_SHOWN = 120
+"""Characters of a pattern that a message shows."""
 
 
 def nested(fields: Fields, key: str) -> Fields:
@@ -30,15 +33,24 @@ def names(fields: Fields, key: str) -> tuple[str, ...]:
         return ()
     if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
         fields.refuse(key, "a list of names of modules")
-    for name in found:
-        if name.startswith("re:"):
-            check_pattern(fields, key, name)
+    check_patterns(fields, key, tuple(name for name in found if name.startswith("re:")))
     return tuple(found)
 
 
-def check_pattern(fields: Fields, key: str, entry: str) -> None:
-    """Raises ``UserError`` for a pattern, behind a word and a colon, that is none."""
-    try:
-        re.compile(entry.partition(":")[2])
-    except re.error as error:
-        fields.fail(f"field {fields.prefix + key!r} holds the pattern {entry!r}, which cannot be read: {error}")
+def check_patterns(fields: Fields, key: str, entries: Iterable[str]) -> None:
+    """Raises ``UserError`` for a pattern, behind a word and a colon, that is none, and for one that could be tried for
+    hours."""
+    total = 0
+    for entry in entries:
+        try:
+            total += tries(entry.partition(":")[2])
+        except ValueError as error:
+            fields.fail(
+                f"field {fields.prefix + key!r} holds the pattern {entry[:_SHOWN]!r}, which cannot be used: {error}; "
+                "write it simpler, or list the modules by name"
+            )
+        if total > TRIES:
+            fields.fail(
+                f"field {fields.prefix + key!r} holds patterns that take too many tries, the last "
+                f"{entry[:_SHOWN]!r}; write it with fewer repeats, or list the modules by name"
+            )

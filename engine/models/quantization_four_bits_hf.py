@@ -10,7 +10,7 @@ from typing import Literal
 from engine.models.experts_hf import only
 from engine.models.fields import Fields
 from engine.models.quantization import Quantization
-from engine.models.quantization_fields import check_pattern, names, strategy
+from engine.models.quantization_fields import check_patterns, names, strategy
 
 FOUR_BITS = "awq (4 bits, version gemm), gptq (4 bits)"
 PACKED_FORMATS = ("pack-quantized", "mxfp4-pack-quantized")
@@ -125,6 +125,5 @@ def _left_out(fields: Fields) -> tuple[str, ...]:
     found = fields.get("dynamic") or {}
     if not isinstance(found, Mapping) or not all(isinstance(key, str) and key.startswith("-:") for key in found):
         fields.refuse("dynamic", "nothing but '-:' patterns, so that all quantised layers are stored alike")
-    for key in found:
-        check_pattern(fields, "dynamic", key)
+    check_patterns(fields, "dynamic", found)
     return tuple(f"re:{key[2:]}" for key in found)
