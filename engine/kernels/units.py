@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from engine.bind import load_target
@@ -51,10 +51,11 @@ STEPS = (Step(1, 1), Step(8, 8, 4), Step(8, 8), Step(32, 8), Step(64, 8), Step(1
 @dataclass(slots=True)
 class Units:
     """``rows``: unit → the rows (``op/name``) that start it, both in order of first appearance. ``problems``: what rows
-    raised instead of naming units, each said once."""
+    raised instead of naming units, each said once; ``failed``: that → the rows that raised it."""
 
     rows: dict[Any, dict[str, None]]
     problems: dict[str, None]
+    failed: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def add(
         self, row: Kernel, op: Op, profile: DeviceProfile, specs: Sequence[Spec], attributes: Mapping[str, Any]
@@ -78,7 +79,20 @@ class Units:
             raise
         except Exception as error:
             where = f"{profile.platform}:{profile.arch} (build {row.build})"
-            self.problems[f"{name} names no units of work for {where}: {type(error).__name__}: {error}"] = None
+            self._fail(name, f"no units of work for {where}: {type(error).__name__}: {error}")
+
+    def _fail(self, name: str, why: str) -> None:
+        """One sentence for all rows that raise the same."""
+        names = self.failed.setdefault(why, {})
+        if name not in names:
+            self.problems.pop(_sentence(names, why), None)
+            names[name] = None
+            self.problems[_sentence(names, why)] = None
+
+
+def _sentence(names: Iterable[str], why: str) -> str:
+    *others, last = names or ("",)
+    return f"{', '.join(others)} and {last} name {why}" if others else f"{last} names {why}"
 
 
 def units_of(

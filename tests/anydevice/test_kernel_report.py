@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -306,11 +307,10 @@ def test_a_profile_without_shared_memory_is_said_by_name_of_row_device_and_limit
     with pytest.raises(LookupError, match="profile cuda:sm_90 has no limit shared_memory"):
         triton_build(profile, "kernels_triton.rows:rms_norm", [], {})
     plugin = Plugin()
-    plugin.rows = (row("linear", "first", "build_limited"),)
+    plugin.rows = tuple(row(op, "first", "build_limited") for op in ("rms_norm", "linear", "draw"))
     (found,) = report([Device("toy:sm_90", plugin, profile, False)], LLAMA, {}, {})
-    assert found.problems == [
-        f"linear/first names no units of work for cuda:sm_90 (build {HERE}:build_limited): KeyError: 'shared_memory'"
-    ]
+    why = f"no units of work for cuda:sm_90 (build {HERE}:build_limited): KeyError: 'shared_memory'"
+    assert found.problems == [f"rms_norm/first, linear/first and draw/first name {why}"]
     plan = plan_for(plugin, profile, LLAMA, {}, environment={})
-    with pytest.raises(UserError, match=r"linear/first names no units of work for cuda:sm_90 .*'shared_memory'"):
+    with pytest.raises(UserError, match=f"linear/first and draw/first name {re.escape(why)}"):
         write_bundle(Path("never-made"), plan, plugin.rows, all_ops(RULES))
