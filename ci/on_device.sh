@@ -9,7 +9,8 @@ usage="usage: bash ci/on_device.sh [PLATFORM]
 
 PLATFORM: one that has tests in tests/device: $known [cuda].
 Variables: OUT, folder for results [on_device]; PYTHON, one whose torch sees the device [python3]; WHEELS, folder made
-by ci/wheels.sh, where there is no network; ARGS, of python -m benchmarks.device."
+by ci/wheels.sh, where there is no network; ARGS, of python -m benchmarks.device; SECONDS_IN_ALL, after which steps are
+ended [480]."
 wrong() {
   printf '%s\n\n%s\n' "ci/on_device.sh: $1" "$usage" >&2
   exit 2
@@ -23,6 +24,7 @@ done
 [ $# -le 1 ] || wrong "takes one PLATFORM, found $*"
 platform=${1-cuda}
 grep -qxF -e "$platform" <<<"${known// /$'\n'}" || wrong "no tests for platform ${platform@Q}"
+[[ ${SECONDS_IN_ALL:-480} =~ ^[1-9][0-9]*$ ]] || wrong "SECONDS_IN_ALL=$SECONDS_IN_ALL is no number of seconds"
 command -v "${PYTHON:-python3}" >/dev/null || wrong "PYTHON=${PYTHON:-} is no program"
 [ -z "${WHEELS:-}" ] || ls "$WHEELS"/*.whl >/dev/null 2>&1 || wrong "WHEELS=$WHEELS holds no wheels"
 out=${OUT:-on_device}
@@ -30,13 +32,16 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 python=$out/venv/bin/python
 export ENGINE_CACHE_ROOT=$out/cache
+rm -f "$out"/{venv,torch,packages,engine,conform,tests,bench}.log "$out"/{bench,on_device}.json
+most=${SECONDS_IN_ALL:-480}
 failed=0
 rows=()
 
 step() {  # name, most seconds, command
   local name=$1 limit=$2 begin=$SECONDS status state
   shift 2
-  timeout "$limit" "$@" >"$out/$name.log" 2>&1
+  [ "$limit" -le $((most - begin)) ] || limit=$((most > begin ? most - begin : 1))
+  timeout -k 10 "$limit" "$@" >"$out/$name.log" 2>&1
   status=$?
   state=$([ $status -eq 0 ] && echo ok || { [ $status -eq 124 ] && echo "over $limit s" || echo "exit $status"; })
   rows+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - begin)) "$state")")
@@ -68,7 +73,7 @@ PY
   }
 
 printf '%s\n' "" "step       seconds" "${rows[@]}"
-"$python" - "$out" "$failed" "${rows[@]}" <<'PY'
+"${PYTHON:-python3}" - "$out" "$failed" "${rows[@]}" <<'PY'
 import json, pathlib, sys
 
 out, failed, *rows = sys.argv[1:]

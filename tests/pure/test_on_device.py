@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,8 @@ if [ "$1 $2" = "-m venv" ]; then
   mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python" && exit 0
 fi
 case "$1" in -c) exec {sys.executable} "$@" ;; esac
+case "$0 $1" in */venv/*) ;; *" -") exec {sys.executable} "$@" ;; esac
+if [ -n "$SLOW" ]; then sleep 30; fi
 case "$*" in *pip*) echo "$@" >> "$CALLS" ;; esac
 """
 
@@ -50,6 +53,7 @@ def test_help_does_nothing_else(tmp_path: Path, words: tuple[str, ...]) -> None:
         (("cuda", "rocm"), {}, "takes one PLATFORM, found cuda rocm"),
         (("--json",), {}, "unknown flag --json"),
         ((), {"PYTHON": "no-such-python"}, "PYTHON=no-such-python is no program"),
+        ((), {"SECONDS_IN_ALL": "8m"}, "SECONDS_IN_ALL=8m is no number of seconds"),
         ((), {"WHEELS": "no-such-folder"}, "WHEELS=no-such-folder holds no wheels"),
     ],
 )
@@ -75,3 +79,16 @@ def test_without_a_network_everything_is_taken_from_the_folder(tmp_path: Path) -
     wheel.touch()
     _, calls = script(tmp_path, "cuda", WHEELS=str(wheel.parent))
     assert str(wheel) in calls[0] and all("--no-index --no-deps" in line for line in calls[:2])
+
+
+def test_results_of_an_earlier_run_are_not_this_ones(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("conform.log", "bench.json", "on_device.json"):
+        (out / name).write_text('{"old": true}')
+    done, _ = script(tmp_path, "cuda", SLOW="1", SECONDS_IN_ALL="2")
+    found = json.loads((out / "on_device.json").read_text())
+    assert done.returncode == 1 and found["failed"] and "old" not in json.dumps(found)
+    assert [row[0] for row in found["steps"]][:2] == ["venv", "torch"]
+    assert all("over" in " ".join(row) for row in found["steps"][1:]), "no step begins another whole limit"
+    assert sum(int(row[1]) for row in found["steps"]) < 20
