@@ -22,10 +22,12 @@ _KV_SCALES = {
 _LAYER = re.compile(r"(model\.layers\.\d+\.)(.+)")
 
 
-def canonical(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """``found`` with fused modules apart, each part a view of the file, and scales under one name. Raises ``UserError``
-    naming a fused tensor that cannot be cut where its parts meet."""
+def canonical(config: ModelConfig, found: Mapping[str, TensorInfo]) -> tuple[ModelConfig, dict[str, TensorInfo]]:
+    """``found`` with fused modules apart, each part a view of the file, and scales under one name; and the config, in
+    which the parts of a fused module that it lists as dense are listed too. Raises ``UserError`` naming a fused tensor
+    that cannot be cut where its parts meet."""
     made: dict[str, TensorInfo] = {}
+    dense: dict[str, None] = {}
     scheme = config.quantization
     for name, info in found.items():
         at = _LAYER.fullmatch(name)
@@ -34,6 +36,8 @@ def canonical(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str,
             made[name] = info
         elif fused is not None:
             suffix = at[2].rpartition(".")[2]
+            if scheme is not None and scheme.ignores(name.removesuffix(f".{suffix}")):
+                dense.update((f"{at[1]}{part}", None) for part in fused)
             if scheme is not None and scheme.packed and suffix not in ("weight", "bias"):
                 raise UserError(
                     f"{info.file}: tensor {name!r} holds {' and '.join(fused)} in one, in {scheme.kind}; use a "
@@ -47,7 +51,9 @@ def canonical(config: ModelConfig, found: Mapping[str, TensorInfo]) -> dict[str,
             for side in sides:
                 own = f"{at[1]}self_attn.{side}_scale"
                 made.setdefault(own, replace(info, name=own))
-    return made
+    if scheme is not None and dense:
+        config = replace(config, quantization=replace(scheme, ignored=(*scheme.ignored, *dense)))
+    return config, made
 
 
 def _parts(config: ModelConfig) -> dict[str, dict[str, int]]:

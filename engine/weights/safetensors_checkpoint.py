@@ -37,7 +37,7 @@ def read_safetensors_checkpoint(directory: Path, name: str) -> tuple[ModelConfig
     raw = read_object(directory / "config.json")
     config = ModelConfig.from_hf(raw, name)
     tensors = _indexed(directory) if (directory / INDEX).is_file() else read_header(_single(directory))
-    tensors = canonical(config, tensors)
+    config, tensors = canonical(config, tensors)
     embedding = tensors.get("model.embed_tokens.weight")
     undeclared = raw.get("dtype") is None and raw.get("torch_dtype") is None
     if undeclared and embedding is not None and embedding.format in DENSE_FORMATS:

@@ -27,11 +27,11 @@ def stored_scales(
 ) -> dict[str, TensorInfo]:
     """The scales that belong to the weights in ``shapes``: of weights, of activations where they are static, and those
     of keys and values that are there. Raises ``UserError`` naming a weight stored in another dtype than the config
-    says, or a scale that is missing or of another shape."""
+    says, or a scale that is missing, of another shape or of a dtype that is none of a scale."""
     scheme, made = config.quantization, {name: info for name, info in found.items() if name.endswith(KV_SCALES)}
     for info in made.values():
-        if info.shape not in ((), (1,)):
-            refuse(info, "one value")
+        if info.shape not in ((), (1,)) or info.format not in DENSE_FORMATS:
+            refuse(info, f"one value in {' or '.join(DENSE_FORMATS)}")
     if scheme is None or scheme.packed:
         return made
     for name, shape in shapes.items():

@@ -249,6 +249,25 @@ def test_what_is_dense_against_the_config_and_packed_against_it(tmp_path):
     assert Q in said and "int4" in said and "not quantised" in said
 
 
+@pytest.mark.parametrize("name", ["awq", "gptq", "packed asymmetric", "mxfp4"])
+def test_a_dense_module_that_holds_several_is_listed_under_its_own_name(name, tmp_path):
+    scheme = SCHEMES[name]
+    config, tensors, _, dense = made_of(scheme)
+    key = {"awq": "modules_to_not_convert", "gptq": "dynamic"}.get(scheme.layout, "ignore")
+    left = {r"-:.*\.qkv_proj": {}} if key == "dynamic" else ["lm_head", "qkv_proj"]
+    config["quantization_config"] = {**scheme.config, key: left}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}.self_attn."
+        modules = [f"{at}{side}_proj" for side in "qkv"]
+        tensors = {name: one for name, one in tensors.items() if not name.startswith(tuple(f"{m}." for m in modules))}
+        tensors[f"{at}qkv_proj.weight"] = torch.cat([dense[f"{module}.weight"].float() for module in modules])
+    folder = write(tmp_path / "m", config, tensors)
+    program, _, weights = loaded(folder, storage_of(scheme))
+    assert program.weights["0.qkv"].format == "dense" and program.weights["0.o"].format != "dense"
+    assert torch.equal(weights["1.qkv"], tensors["model.layers.1.self_attn.qkv_proj.weight"])
+    assert answer(folder) == greedy(reference(config, dense), PARAMS.max_tokens)
+
+
 def test_several_modules_in_one_are_refused(tmp_path):
     def change(tensors, _):
         tensors["model.layers.0.mlp.gate_up_proj.qweight"] = tensors.pop("model.layers.0.mlp.gate_proj.qweight")

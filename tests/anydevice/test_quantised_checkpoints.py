@@ -157,6 +157,64 @@ def test_H_QNT_02_scales_of_keys_and_values_that_are_missing(given, tmp_path, ca
     assert all(torch.equal(other[name], 2 * found[name]) for name in found if name.endswith(("k_scale", "v_scale")))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("scheme", ["fp8 dynamic", ""])
+def test_a_scale_of_keys_that_is_no_float_of_a_scale_is_refused_by_name(scheme, dtype, tmp_path):
+    config, tensors, dense = made_of(SCHEMES[scheme or "fp8 dynamic"])
+    if not scheme:
+        del config["quantization_config"]
+        tensors = {name: tensor.float() for name, tensor in dense.items()}
+    tensors["model.layers.1.self_attn.k_scale"] = torch.ones(1, dtype=dtype)
+    folder = write(tmp_path / "m", config, tensors)
+    with pytest.raises(UserError, match=r"layers\.1\.self_attn\.k_scale.*one value in float32"):
+        loaded(folder, "", cache="float8_e4m3fn")
+
+
+def fuse(tensors, layer, fused, parts):
+    at = f"model.layers.{layer}."
+    tensors[f"{at}{fused}.weight"] = torch.cat([tensors.pop(f"{at}{part}.weight") for part in parts])
+
+
+FUSED = {
+    "self_attn.qkv_proj": [f"self_attn.{side}_proj" for side in "qkv"],
+    "mlp.gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"],
+}
+
+
+@pytest.mark.parametrize("name", ["fp8 dynamic", "int8 channel"])
+@pytest.mark.parametrize(
+    "listed",
+    [["self_attn.qkv_proj", "mlp.gate_up_proj"], ["re:.*(qkv|gate_up)_proj"],
+     [f"model.layers.{layer}.{fused}" for layer in range(2) for fused in FUSED]],
+    ids=["names", "pattern", "whole names"],
+)  # fmt: skip
+def test_a_dense_module_that_holds_several_is_listed_under_its_own_name(listed, name, tmp_path):
+    scheme = SCHEMES[name]
+    config, tensors, dense = made_of(scheme)
+    key = "modules_to_not_convert" if scheme.config["quant_method"] == "fp8" else "ignore"
+    config["quantization_config"] = {**config["quantization_config"], key: ["lm_head", *listed]}
+    for fused, parts in FUSED.items():
+        for layer in range(config["num_hidden_layers"]):
+            for part in parts:
+                module = f"model.layers.{layer}.{part}"
+                del tensors[f"{module}.{scheme.scale}"]
+                tensors[f"{module}.weight"] = dense[f"{module}.weight"].float()
+            fuse(tensors, layer, fused, parts)
+    folder = write(tmp_path / "m", config, tensors)
+    program, _, found = loaded(folder, scheme.storage)
+    assert program.weights["0.qkv"].format == "dense" and program.weights["0.o"].format != "dense"
+    assert torch.equal(found["1.qkv"], tensors["model.layers.1.self_attn.qkv_proj.weight"])
+    assert answer(folder) == greedy(reference(config, dense), PARAMS.max_tokens)
+
+
+def test_a_listed_name_of_several_modules_says_nothing_of_modules_stored_apart(tmp_path):
+    """A pattern for another part of a model, such as that for images, may match it."""
+    config, tensors, _ = made_of(SCHEMES["fp8 dynamic"])
+    config["quantization_config"]["modules_to_not_convert"] += ["re:.*attn.qkv.*"]
+    folder = write(tmp_path / "m", config, tensors)
+    assert loaded(folder, "float8_e4m3fn")[0].weights["0.qkv"].format != "dense"
+
+
 def broken(change, tmp_path, scheme="fp8 static"):
     config, tensors, _ = made_of(SCHEMES[scheme])
     change(tensors)
