@@ -156,8 +156,14 @@ def _wrapped(text: str, width: int, indent: int, below: int) -> list[str]:
     """Lines that break between words alone; those after the first begin at column ``below``."""
     from textwrap import wrap
 
-    spaces = {"initial_indent": " " * indent, "subsequent_indent": " " * below}
-    return wrap(text, width, break_long_words=False, break_on_hyphens=False, **spaces)
+    return wrap(
+        text,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _legend(targets: Sequence[Target], width: int) -> list[str]:
