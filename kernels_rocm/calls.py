@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+FIRST = "0.1.1"
+"""The oldest release whose sources were compared with what is passed; before it nothing is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
     """``name``: of a function in ``module``, or ``Class.method``. ``since``: the first release from which on every one
-    takes what is ``passed``; ``""`` where all do."""
+    takes what is ``passed``."""
 
     module: str
     name: str
@@ -45,9 +48,9 @@ _ROUTED = "gating_output topk_weights topk_ids num_expert_group topk_group need_
 
 CALLS: Mapping[str, LibraryCall] = MappingProxyType(
     {
-        "rms_norm": _call("aiter.ops.rmsnorm.rms_norm", "", "input weight epsilon"),
+        "rms_norm": _call("aiter.ops.rmsnorm.rms_norm", FIRST, "input weight epsilon"),
         "add_norm": _call(
-            "aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add", "", "out input residual_in residual_out weight epsilon"
+            "aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add", FIRST, "out input residual_in residual_out weight epsilon"
         ),
         "norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant", "0.1.10.post1", _QUANTIZED),
         "add_norm_dynamic": _call("aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant", "0.1.10.post1", _SUMMED),
@@ -71,9 +74,9 @@ CALLS: Mapping[str, LibraryCall] = MappingProxyType(
             "0.1.14",
             "q_out q q_weight q_eps k_out k k_weight k_eps",
         ),
-        "silu": _call("aiter.ops.activation.silu_and_mul", "", "out input"),
-        "gelu": _call("aiter.ops.activation.gelu_and_mul", "", "out input"),
-        "gelu_tanh": _call("aiter.ops.activation.gelu_tanh_and_mul", "", "out input"),
+        "silu": _call("aiter.ops.activation.silu_and_mul", FIRST, "out input"),
+        "gelu": _call("aiter.ops.activation.gelu_and_mul", FIRST, "out input"),
+        "gelu_tanh": _call("aiter.ops.activation.gelu_tanh_and_mul", FIRST, "out input"),
         "silu_dynamic": _call("aiter.ops.activation.silu_and_mul_quant", "0.1.15", "out input scale group_size"),
         "rotary_write": _call(
             "aiter.ops.triton.fusions.fused_kv_cache.fused_qk_rope_reshape_and_cache", "0.1.10", _RESHAPE
@@ -90,8 +93,8 @@ CALLS: Mapping[str, LibraryCall] = MappingProxyType(
         ),
         "gemm_rows": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8", "0.1.4", "XQ WQ x_scale w_scale bias dtype"),
         "gemm_blocks": _call("aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale", "0.1.4", "XQ WQ x_scale w_scale dtype"),
-        "experts": _call("aiter.fused_moe.fused_moe", "", "hidden_states w1 w2 topk_weight topk_ids"),
-        "shuffle": _call("aiter.ops.shuffle.shuffle_weight", "", "x layout"),
+        "experts": _call("aiter.fused_moe.fused_moe", FIRST, "hidden_states w1 w2 topk_weight topk_ids"),
+        "shuffle": _call("aiter.ops.shuffle.shuffle_weight", FIRST, "x layout"),
         "route_softmax": _call(
             "aiter.ops.moe_op.topk_softmax",
             "0.1.5.post3",

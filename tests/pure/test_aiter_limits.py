@@ -270,6 +270,18 @@ def test_a_release_before_what_is_passed_was_declared_is_too_old(op):
     assert bool(unknown) is not op.startswith("all_reduce")
 
 
+@pytest.mark.parametrize("version", ["0", "0.0.1", "0.1.0.post9", "garbage", "", "garbage-1.2.3", "1", "9.9.9 or so"])
+@pytest.mark.parametrize("op", sorted(ROWS))
+def test_a_version_that_says_nothing_or_that_nothing_is_known_of_is_a_no(op, version):
+    found = ROWS[op].needs(described("rocm", "gfx942", "aiter", aiter=version), {})
+    assert not found and ("< 0.1." in found.reason or f"{version!r} is no version" in found.reason)
+
+
+@pytest.mark.parametrize("version", [AITER, "0.1.20", "0.1.21.dev3+gde07f3885", "v0.1.20", "0.1.20rc1", "0.2.0a1"])
+def test_versions_as_they_are_written_are_read(version):
+    assert ROWS["rms_norm"].needs(described("rocm", "gfx942", "aiter", aiter=version), {})
+
+
 WORDS = {
     "scaled_linear": "LINEAR",
     "moe": "MOE",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def test_the_record_has_what_is_called_and_nothing_else():
     for found in RECORD["functions"].values():
         assert set(found["defaults"]) <= set(found["parameters"])
         assert len(set(found["parameters"])) == len(found["parameters"])
+
+
+def test_every_call_has_a_release_that_it_was_compared_with():
+    assert all(re.fullmatch(r"0\.1\.\d+(\.post\d+)?", call.since) for call in CALLS.values())
 
 
 @pytest.mark.parametrize("name", CALLS)
