@@ -6,49 +6,80 @@ import argparse
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-from benchmarks.device.decode import SHAPES
-from benchmarks.device.kernels import measure
+from benchmarks.device.arguments import MIB, parse
+from benchmarks.device.decode import SAID
+from benchmarks.device.kernels import REPEATS, measure
 from benchmarks.device.timing import copy_bandwidth
 from engine.errors import UserError
 from engine.table import lay_out, terminal
-from platforms.contract import DeviceError
+from platforms.contract import DeviceError, Runtime
 from platforms.discovery import PlatformError, select
 
-MIB = 1 << 20
 KERNEL_GOAL, DECODE_GOAL = 0.9, 0.85
 """Shares that are aimed at: of a copy's bandwidth, and of the floor of a decode step at batch 1."""
 
 
-def kernels(platform: str, dtype: str, nbytes: int, copied: int) -> dict[str, Any]:
-    selection = select(platform)
+def say(text: str) -> None:
+    """A line about progress, beside what is printed at the end."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def kernels(asked: argparse.Namespace) -> dict[str, Any]:
+    selection = select(asked.platform)
     if not selection.present:
-        raise UserError(f"--platform {platform} describes a device that is not here; nothing can be measured on it")
+        said = f"--platform {asked.platform} describes a device that is not here"
+        raise UserError(f"{said}; nothing can be measured on it")
     runtime = selection.plugin.open(selection.index)
     try:
-        bandwidth = copy_bandwidth(runtime, copied)
-        found = list(measure(selection.plugin, runtime, dtype, nbytes, bandwidth))
+        _check_memory(runtime, asked)
+        say(f"{runtime.profile.product}: copies of {asked.copy_mib} MiB")
+        bandwidth = copy_bandwidth(runtime, asked.copy_mib * MIB)
+        found = []
+        for one in measure(selection.plugin, runtime, asked.dtype, asked.mib * MIB, bandwidth):
+            said = one["refused"] if "refused" in one else f"{one['share']:.0%} of a copy's bandwidth"
+            say(f"{one['op']} {one['row']}: {said}")
+            found.append(one)
         product = runtime.profile.product
     finally:
         runtime.close()
     return {"product": product, "copy_bytes_per_second": bandwidth, "kernels": found}
 
 
+def _check_memory(runtime: Runtime, asked: argparse.Namespace) -> None:
+    """Two buffers for the copy; up to three inputs of a kernel, and two results of each of its calls."""
+    memory = runtime.profile.memory_bytes // MIB
+    for name, each, size in (("copy-mib", 2, asked.copy_mib), ("mib", 3 + 2 * REPEATS, asked.mib)):
+        if each * size > memory:
+            raise UserError(
+                f"--{name} {size} takes {each * size} MiB, the device has {memory}; give at most {memory // each}"
+            )
+
+
 def decode(level: int, asked: argparse.Namespace) -> dict[str, Any]:
     """In a process of its own, so that its start is one."""
+    say(f"decode -O{level}: {asked.shape}, batches {', '.join(map(str, asked.batches))}")
     words = ["--platform", asked.platform, "--shape", asked.shape, "--dtype", asked.dtype, "--level", str(level)]
-    words += ["--batches", asked.batches, "--steps", str(asked.steps), "--copy-bytes", str(asked.copy_mib * MIB)]
-    made = subprocess.run([sys.executable, "-m", "benchmarks.device.decode", *words], capture_output=True, text=True)
-    if made.returncode:
-        return {"level": level, "error": made.stderr.strip().splitlines()[-1] if made.stderr.strip() else "no message"}
-    body: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
+    words += ["--batches", ",".join(map(str, asked.batches)), "--steps", str(asked.steps)]
+    command = [sys.executable, "-m", "benchmarks.device.decode", *words, "--copy-bytes", str(asked.copy_mib * MIB)]
+    last = "no message"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        for line in child.stderr:
+            if line.startswith(SAID):
+                say(f"decode -O{level}: {line.removeprefix(SAID).rstrip()}")
+            last = line.strip() or last
+        printed = child.stdout.read()
+    if child.returncode:
+        say(f"decode -O{level}: {last}")
+        return {"level": level, "error": last}
+    body: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return body
 
 
 def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    rows = [("what", "who", "share", "goal", "")]
+    rows: list[tuple[str, ...]] = [("what", "who", "share", "goal", "")]
     for one in report["kernels"]:
         who = f"{one['row']} {one['dtype']}"
         if "refused" in one:
@@ -69,24 +100,16 @@ def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--platform", default="auto")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--mib", type=int, default=128, help="activations of one kernel's call")
-    parser.add_argument("--copy-mib", type=int, default=1024, help="what the copy moves that shares are of")
-    parser.add_argument("--shape", choices=SHAPES, default="8b")
-    parser.add_argument("--batches", default="1,32,256")
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--levels", default="0,2")
-    parser.add_argument("--json", type=Path, help="write everything here")
-    asked = parser.parse_args()
+def main(words: list[str] | None = None) -> int:
+    asked = parse(words, __doc__)
     try:
-        report = kernels(asked.platform, asked.dtype, asked.mib * MIB, asked.copy_mib * MIB)
+        report = kernels(asked)
     except (UserError, PlatformError, DeviceError) as error:
+        if asked.json and not asked.json.stat().st_size:
+            asked.json.unlink()
         print(error, file=sys.stderr)
         return 2
-    report["decode"] = [decode(int(level), asked) for level in asked.levels.split(",")]
+    report["decode"] = [decode(level, asked) for level in asked.levels]
     if asked.json:
         asked.json.write_text(json.dumps(report, indent=1) + "\n")
     print(f"{report['product']}: a copy moves {report['copy_bytes_per_second'] / 1e9:.1f} GB/s")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +18,11 @@ from engine.config.sources import from_keywords
 from engine.core import EngineCore
 from engine.sampling_params import SamplingParams
 
-PROMPT = 16
+PROMPT, LENGTH = 16, 1024
+"""Tokens that a request begins with, and those that it may have."""
+
+SAID = "decode: "
+"""Before each line about progress."""
 
 SHAPES: dict[str, dict[str, int]] = {
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -82,7 +87,7 @@ def main() -> None:
             platform=asked.platform,
             dtype=asked.dtype,
             optimization_level=asked.level,
-            max_model_len=1024,
+            max_model_len=LENGTH,
             max_num_seqs=max(batches),
         )
         begin = time.perf_counter()
@@ -91,11 +96,13 @@ def main() -> None:
         try:
             copied = copy_bandwidth(core._worker.runtime, asked.copy_bytes)
             found: list[dict[str, Any]] = []
+            print(f"{SAID}started in {started:.1f} s", file=sys.stderr, flush=True)
             for batch in batches:
                 steps(core, batch, 4)
                 spent, length = steps(core, batch, asked.steps)
                 needed = floor_bytes(core, batch, length)
                 found.append({"batch": batch, "seconds": spent, "bytes": needed, "share": needed / copied / spent})
+                print(f"{SAID}batch {batch}: {1e3 * spent:.2f} ms a step", file=sys.stderr, flush=True)
             info = core.info
             print(
                 json.dumps(
