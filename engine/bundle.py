@@ -199,14 +199,15 @@ def _manifest(path: Path) -> dict[str, Any]:
             f"{path}`, or drop the flag."
         ) from error
     except (ValueError, RecursionError) as error:
-        message = f"{what}: {MANIFEST} is damaged ({error}). Build the bundle again, or drop the flag."
+        message = f"{what}: {MANIFEST} is damaged ({error}). Build the bundle anew in another folder, or drop the flag."
         raise UserError(message) from error
     kinds = {"format": int, "platform": str, "arch": str, "plan": str, "compilers": dict, "forms": list}
     wrong = [name for name, kind in kinds.items() if not isinstance(body, dict) or not isinstance(body.get(name), kind)]
     if not wrong and any(not isinstance(entry, dict) or "build" not in entry for entry in body["forms"]):
         wrong = ["forms"]
     if wrong:
-        raise UserError(f"{what}: {MANIFEST} lacks {', '.join(wrong)}. Build the bundle again, or drop the flag.")
+        lacks = f"{what}: {MANIFEST} lacks {', '.join(wrong)}"
+        raise UserError(f"{lacks}. Build the bundle anew in another folder, or drop the flag.")
     found: dict[str, Any] = body
     return found
 

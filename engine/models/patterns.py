@@ -16,7 +16,8 @@ LENGTH = 1000
 GROUPS = 100
 """Parentheses that a pattern opens at most: readers of patterns go down into each, and so deep is no stack."""
 TRIES = 1 << 20
-"""Most tries at one name, by all patterns of a list together: some 20 ms."""
+"""Most tries of a pattern at one name: some 20 ms."""
+_CASELESS = re.compile(r"\(\?[a-zA-Z]*i")
 _FEW = 8
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 
@@ -42,6 +43,9 @@ def tries(pattern: str) -> int:
     the pattern cannot be read, or why there is no such number."""
     if len(pattern) > LENGTH:
         raise ValueError(f"it has {len(pattern)} characters, more than {LENGTH}")
+    if _CASELESS.search(pattern) and set(pattern) & set("[|"):
+        # Letters that differ in case are not apart, and sets without case are compiled letter by letter.
+        raise ValueError("it ignores case, which goes with neither sets nor alternatives")
     if pattern.count("(") > GROUPS:
         raise ValueError(f"it opens {pattern.count('(')} groups, more than {GROUPS}")
     try:

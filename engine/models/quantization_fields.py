@@ -9,6 +9,8 @@ from engine.models.patterns import TRIES, tries
 
 _SHOWN = 120
 """Characters of a pattern that a message shows."""
+_IN_ALL = 4 * TRIES
+"""Most tries at one name, by all patterns of a list together."""
 
 
 def nested(fields: Fields, key: str) -> Fields:
@@ -43,13 +45,14 @@ def check_patterns(fields: Fields, key: str, entries: Iterable[str]) -> None:
     total = 0
     for entry in entries:
         try:
-            total += tries(entry.partition(":")[2])
+            own = tries(entry.partition(":")[2])
         except ValueError as error:
             fields.fail(
                 f"field {fields.prefix + key!r} holds the pattern {entry[:_SHOWN]!r}, which cannot be used: {error}; "
                 "write it simpler, or list the modules by name"
             )
-        if total > TRIES:
+        total += own
+        if own > TRIES or total > _IN_ALL:
             fields.fail(
                 f"field {fields.prefix + key!r} holds patterns that take too many tries, the last "
                 f"{entry[:_SHOWN]!r}; write it with fewer repeats, or list the modules by name"

@@ -244,6 +244,47 @@ def test_a_build_that_is_killed_leaves_what_was_there_and_can_be_started_again(e
     assert bundle is not None and bundle.forms
 
 
+KILLED_WHILE_MOVING = """
+import os, pathlib, sys
+from engine.kernels.bundle_folder import MANIFEST, publish, working_folder
+
+folder, names, after, real, moves = pathlib.Path(sys.argv[1]), sys.argv[2].split(), int(sys.argv[3]), os.replace, []
+
+def replace(*places):
+    real(*places)
+    moves.append(places)
+    if len(moves) == after:
+        os.kill(os.getpid(), 9)
+
+os.replace = replace
+with working_folder(folder) as made:
+    for name in names:
+        (made / name).write_text(name)
+    forms = ", ".join('{"files": {"%s": ""}}' % name for name in names)
+    (made / MANIFEST).write_text('{"format": 1, "forms": [%s]}' % forms)
+    publish(made, folder)
+print(len(moves))
+"""
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_build_that_is_killed_while_it_moves_files_leaves_none_that_nobody_knows(
+    earlier: bool, tmp_path: Path
+) -> None:
+    def build(folder: Path, names: str, after: int = 0) -> int:
+        command = [sys.executable, "-c", KILLED_WHILE_MOVING, str(folder), names, str(after)]
+        return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ROOT}).returncode
+
+    for after in range(1, 7):
+        folder = tmp_path / str(after)
+        if earlier:
+            assert build(folder, "a b c") == 0
+        assert build(folder, "c d e", after) == -9
+        assert build(folder, "d e f") == 0
+        assert {file.name for file in folder.iterdir()} == {"d", "e", "f", MANIFEST}
+        assert "beside" not in (folder / MANIFEST).read_text()
+
+
 def test_a_build_that_fails_leaves_the_bundle_that_was_there(made: Path) -> None:
     before = {file.name: file.read_bytes() for file in made.iterdir()}
 

@@ -26,6 +26,8 @@ IN_USE = (
 ENDLESS = (
     *("re:([a-z_.0-9]+)*Z", "re:(a*)*b", "re:(a|aa)+b", "re:(.*a){12}b", "re:((a?){30}){30}b", r"re:([a-z]+\.?)+!"),
     *("re:.*.*.*.*.*.*.*.*Z", "re:((?:x?){60000}){60000}", "re:(?=(a+)+b)a", "re:(?:(?:a|b)?c?)+Z"),
+    *("re:(?i)(?:" + "|".join(f"{c}.|{c.upper()}" for c in "abcdefgh") + ")+!", "re:(?i:a.|A)+!"),
+    *("re:(?si)" + "[!-~]" * 190, "re:(?is:[a-z])"),
     *("re:" + "(a|ab)" * 40, "re:" + "(" * 450 + "a" + ")" * 450, "re:a{99999999999999999999}", "re:" + "x" * 5000),
 )
 
@@ -55,6 +57,12 @@ def test_a_pattern_that_could_be_tried_for_hours_is_refused_by_name(pattern: str
         with pytest.raises(UserError, match=r"modules_to_not_convert|dynamic") as caught:
             read_quantization(Fields("config.json of tiny", {"quantization_config": given}))
         assert repr(pattern[3:100])[1:-1] in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_several_patterns_of_experts_are_taken() -> None:
+    parts = [rf"re:.*\.layers\.\d+\.mlp\.experts\.\d+\..*{part}$" for part in ("gate", "up", "down")]
+    scheme = _read(*parts)
+    assert scheme.ignores("model.layers.3.mlp.experts.11.some_up") and not scheme.ignores("model.layers.3.mlp.up")
 
 
 def test_patterns_that_together_take_too_long_are_refused() -> None:
