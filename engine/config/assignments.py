@@ -43,7 +43,8 @@ class Assignments:
             self._say((field.key, ""), spelling, (*before, *value) if field.kind.collect else value, raw)
 
     def assign_path(self, path: str, raw: Any, spelling: str, *, append: bool = False, command: str = "") -> None:
-        """Like ``assign``, for a name that may also be a section; then ``raw`` is a mapping, or JSON text of one."""
+        """Like ``assign``, for a name that may also be a section; then ``raw`` is a mapping, or JSON text of one. An
+        option that users know and that is not taken may be there if it asks for nothing."""
         name = plain(path)
         if name in SECTIONS and (field_named(name) is None or isinstance(raw, Mapping)):
             self._assign_section(name, raw, spelling, command)
@@ -52,7 +53,7 @@ class Assignments:
         elif name in compat.NO_EFFECT:
             if raw is not None:
                 self.warnings.append(f"{self.place}{spelling} {advice(name)}")
-        else:
+        elif raw or isinstance(raw, str) or not advice(name):
             raise UserError(self.place + unknown(spelling if "{" not in spelling else path, name))
 
     def given(self, below: Mapping[str, Given]) -> dict[str, Given]:

@@ -34,6 +34,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
+    "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",

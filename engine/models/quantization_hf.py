@@ -1,4 +1,4 @@
-"""The field ``quantization_config`` of ``config.json``."""
+"""The field ``quantization_config`` of ``config.json``, or ``compression_config`` as earlier writers called it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.models.quantization import Quantization
 from engine.models.quantization_fields import names, nested, strategy
 from engine.models.quantization_four_bits_hf import FOUR_BITS, PACKED_FORMATS, read_awq, read_gptq, read_packed
 
-_KEY = "quantization_config"
+_KEY, _OLDER = "quantization_config", "compression_config"
 _KNOWN = (
     "fp8 (weights per tensor or in blocks, activations static or dynamic), "
     "compressed-tensors (8-bit float or int weights per tensor, channel or block; 4-bit weights, packed), " + FOUR_BITS
@@ -24,16 +24,16 @@ _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", *PACKED_FORMA
 def read_quantization(fields: Fields) -> Quantization | None:
     """``None`` where the field is absent or empty. Raises ``UserError`` naming the field, and for an unknown method
     the methods that are known."""
-    values = fields.get(_KEY)
-    if not values:
+    key = _KEY if fields.get(_KEY) else _OLDER
+    if not fields.get(key):
         return None
-    inner = nested(fields, _KEY)
+    inner = nested(fields, key)
     method = inner.get("quant_method")
-    if isinstance(method, str) and method in _METHODS:
-        return _METHODS[method](inner)
+    if isinstance(method, str) and method.lower() in _METHODS:
+        return _METHODS[method.lower()](inner)
     said = repr(method) if isinstance(method, str) else "no method"
     fields.fail(
-        f"field {_KEY!r} names {said} as 'quant_method'; known are {_KNOWN}. Use a checkpoint of one of these, or a "
+        f"field {key!r} names {said} as 'quant_method'; known are {_KNOWN}. Use a checkpoint of one of these, or a "
         "dense one"
     )
 

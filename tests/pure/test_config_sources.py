@@ -276,3 +276,11 @@ def test_no_setting_of_the_server_is_a_python_argument(field: Field) -> None:
 )
 def test_messages_repeat_values_as_they_are_typed(value: object, text: str) -> None:
     assert written_value(value) == text
+
+
+def test_options_that_are_not_taken_may_ask_for_nothing() -> None:
+    nothing = {"quantization": None, "tokenizer": None, "speculative_config": None, "hf_overrides": {}}
+    assert set(from_keywords(**nothing, enable_lora=False, cpu_offload_gb=0, seed=3)) == {"model.seed"}
+    for name, value in {"quantization": "awq", "enable_lora": True, "tokenizer": "", "no_such_option": None}.items():
+        with pytest.raises(UserError, match=name):
+            from_keywords(**{name: value})

@@ -167,3 +167,9 @@ def test_what_is_not_known_is_refused_by_field(given: Any, words: list[str]) -> 
 def test_ignored_modules(ignored: str, module: str, dense: bool) -> None:
     scheme = Quantization("fp8", F8, "tensor", "static", ignored=("embed_tokens", ignored))
     assert scheme.ignores(module) is dense
+
+
+def test_names_of_earlier_writers_are_read() -> None:
+    given = {"quant_method": "FP8", "activation_scheme": "dynamic"}
+    found = ModelConfig.from_hf(hf_config("llama", compression_config=given), "tiny").quantization
+    assert found == _read({**given, "quant_method": "fp8"}) and found is not None
