@@ -2,6 +2,7 @@
 
 from engine.ops.activation import gelu_and_mul, silu_and_mul
 from engine.ops.attention import attention, kv_write
+from engine.ops.blocks import block_embedding, block_linear, scaled_block_linear
 from engine.ops.collective import all_gather, all_reduce
 from engine.ops.linear import embedding, linear, select_rows, split
 from engine.ops.mla import mla_attention, mla_write, split_heads
@@ -20,6 +21,8 @@ OPS: dict[str, Op] = {
         all_gather,
         all_reduce,
         attention,
+        block_embedding,
+        block_linear,
         draw,
         embedding,
         gelu_and_mul,
@@ -36,6 +39,7 @@ OPS: dict[str, Op] = {
         rms_norm,
         rotary,
         rotary_table,
+        scaled_block_linear,
         scaled_linear,
         select_rows,
         silu_and_mul,
