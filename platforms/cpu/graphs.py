@@ -1,36 +1,103 @@
-"""Graphs of the host: there is no queue to record, so a replay is the recorded calls again, over the same buffers."""
+"""Graphs of the host: calls of native kernels are recorded over fixed buffers and replayed in one call of the library,
+inside one team of threads. What is no native kernel is called again between such runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from kernels_cpu.native.copy import copy, may_copy
+from kernels_cpu.record import is_native, recording, replay
 from platforms.contract import CapturedGraph, Work
+from platforms.cpu.arena import Arena, ArenaRecorder
+
+COPY = "copy"
+"""Op of a call that the engine adds: ``copy(buffer, value)`` → ``buffer``, for values that outlive the work."""
 
 
-class CallGraph:
-    """``nbytes`` is 0: a replay takes what the calls take without a graph, and gives it back."""
+class ReplayGraph:
+    """``parts``: runs of recorded calls, and functions. ``nbytes``: what its buffers added to the pool."""
 
-    nbytes = 0
-
-    def __init__(self, work: Work) -> None:
-        self._work: Work | None = work
+    def __init__(self, parts: list[Callable[[], None]], keep: list[Any], nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._parts: list[Callable[[], None]] | None = parts
+        self._keep = keep
 
     def replay(self) -> None:
         """Raises ``RuntimeError`` after ``close``."""
-        if self._work is None:
+        if self._parts is None:
             raise RuntimeError("a closed graph was replayed")
-        self._work()
+        for part in self._parts:
+            part()
 
     def close(self) -> None:
-        self._work = None
+        self._parts, self._keep = None, []
 
 
-class CallGraphs:
+class ReplayGraphs:
     """The host's ``GraphBackend``."""
 
-    name = "call replay"
+    name = "native replay"
 
-    def new_pool(self) -> None:
-        """Nothing is kept between replays."""
-        return None
+    def new_pool(self) -> Arena:
+        """Buffers of results, shared by graphs."""
+        return Arena()
 
-    def capture(self, work: Work, pool: None) -> CapturedGraph:
-        return CallGraph(work)
+    def capture(self, work: Work, pool: Arena) -> CapturedGraph:
+        return _Capture(work, pool).graph()
+
+
+class _Capture:
+    def __init__(self, work: Work, pool: Arena) -> None:
+        self._work, self._pool, self._before = work, pool, pool.nbytes
+        self._recorder = ArenaRecorder(pool)
+        self._values = list(work.values)
+        self._parts: list[Callable[[], None]] = []
+        self._keep: list[Any] = []
+
+    def graph(self) -> ReplayGraph:
+        for placed in self._work.calls:
+            inputs = [self._values[at] for at in placed.inputs]
+            function = copy if placed.call.op == COPY and may_copy(*inputs) else placed.function
+            if is_native(function):
+                with recording(self._recorder):
+                    found = function(*inputs, **placed.attributes)
+            else:
+                found = self._called(function, inputs, placed.attributes)
+            results = [found] if len(placed.outputs) == 1 else list(found)
+            self._recorder.hold(results)
+            for at, tensor in zip(placed.outputs, results, strict=True):
+                self._values[at] = tensor
+            self._recorder.drop(self._values[at] for at in placed.dead if self._values[at] is not None)
+            for at in placed.dead:
+                self._values[at] = None
+            self._recorder.settle()
+        self._flush()
+        return ReplayGraph(self._parts, [*self._keep, *self._work.values], self._pool.nbytes - self._before)
+
+    def _flush(self) -> Callable[[], None] | None:
+        """What was recorded since the last time becomes a part."""
+        if not self._recorder.calls:
+            return None
+        records = self._recorder.built()
+        self._keep += [tensor for _, tensors, _, _ in self._recorder.calls for tensor in tensors]
+        self._recorder.calls = []
+        self._parts.append(lambda: replay(records))
+        return self._parts[-1]
+
+    def _called(self, function: Callable[..., Any], inputs: list[Any], attributes: Any) -> Any:
+        """Results of a function that nobody records; a replay calls it again and writes its results where the first
+        ones lie. It runs now, on what the calls before it give."""
+        if run := self._flush():
+            run()
+        found = function(*inputs, **attributes)
+        fixed = list(found) if isinstance(found, tuple | list) else [found]
+
+        def again() -> None:
+            new = function(*inputs, **attributes)
+            for old, tensor in zip(fixed, new if isinstance(new, tuple | list) else [new], strict=True):
+                if old.data_ptr() != tensor.data_ptr():
+                    old.copy_(tensor)
+
+        self._parts.append(again)
+        return found

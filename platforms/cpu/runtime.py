@@ -9,7 +9,8 @@ import os
 from typing import Any
 
 from platforms.contract import DeviceError, DeviceProfile, GraphBackend, Memory, Runtime, Verdict
-from platforms.cpu.graphs import CallGraphs
+from platforms.cpu.graphs import ReplayGraphs
+from platforms.cpu.native import with_kernels
 from platforms.cpu.probe import probe, read_memory
 from platforms.machine import Machine
 
@@ -34,7 +35,8 @@ class CpuRuntime(Runtime):
         probed = probe(machine).profiles[0]
         torch.set_num_threads(probed.limits["threads"])
         libraries = {**probed.libraries, "torch": str(torch.__version__)}
-        self._profile = dataclasses.replace(probed, origin="measured", libraries=libraries)
+        measured = dataclasses.replace(probed, origin="measured", libraries=libraries)
+        self._profile = with_kernels(machine, measured, None)
         self._device = torch.device("cpu")
         self._machine = machine
 
@@ -53,7 +55,7 @@ class CpuRuntime(Runtime):
         return None
 
     def graphs(self) -> GraphBackend | Verdict:
-        return CallGraphs()
+        return ReplayGraphs()
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Fresh pages of the system, which are zero and cost memory only once they are written."""

@@ -1,0 +1,1 @@
+"""Callers of the compiled kernels: one function per row, with its op's signature."""

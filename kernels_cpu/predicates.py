@@ -1,0 +1,52 @@
+"""Predicates that several rows of the host share. Standard library only."""
+
+from __future__ import annotations
+
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, feature
+
+FLOATING = ("float32", "bfloat16", "float16")
+
+
+def floats(*known: str, alike: bool) -> Predicate:
+    """Every floating input has one of the ``known`` types; ``alike``: all of them the same one."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = sorted({name for name in facts.get("call_dtypes", ()) if "float" in name})
+        text = f"floating inputs are {' and '.join(found) or 'none'}"
+        if not found or not set(found) <= set(known):
+            return Verdict(False, f"{text}, needs {' or '.join(known)}")
+        if alike and len(found) > 1:
+            return Verdict(False, f"{text}, needs one type for all")
+        return Verdict(True, text)
+
+    return check
+
+
+def unscaled(inputs: int) -> Predicate:
+    """The call has no scales of keys and values behind its ``inputs``."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        given = len(facts.get("call_dtypes", ()))
+        return Verdict(given <= inputs, "no scales of keys and values" if given <= inputs else "scales keys and values")
+
+    return check
+
+
+def uncapped(profile: DeviceProfile, facts: Facts) -> Verdict:
+    cap = facts.get("softcap", 0.0)
+    return Verdict(not cap, f"scores are capped at {cap}" if cap else "scores are not capped")
+
+
+ALIKE, MIXED, SINGLE = (
+    floats(*FLOATING, alike=True),
+    floats(*FLOATING, alike=False),
+    floats("float32", alike=True),
+)
+
+COMPILED = feature("kernel.cxx")
+
+
+def native(op: str, name: str, target: str, **more: object) -> Kernel:
+    """A row of ours: ``target`` below ``kernels_cpu.native``. A result never depends on its neighbours."""
+    given = {"needs": COMPILED, "priority": 20, "batch_invariant": True, **more}
+    return Kernel(op, name, f"kernels_cpu.native.{target}", **given)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Rows of compiled kernels, by family. Standard library only."""
