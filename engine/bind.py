@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from engine.compile.cut import written
@@ -43,20 +43,27 @@ def workspace_of(row: Kernel, attributes: Mapping[str, Any], specs: tuple[Spec, 
     )
 
 
+Step = tuple[int, Kernel | None, Call, list[int]]
+"""A range's number, the row of a call, the call, and where it has weights that the row packs."""
+
+
 class Bound:
-    """``weights``: every weight of the programs by name; those that a chosen kernel packs and nobody reads in plain
-    form leave the mapping, each once its last packed form is made. ``ops``: the vocabulary, fused ops included. Caches
+    """``weights``: every weight of the programs by name, asked for in the order in which steps need them; those that a
+    chosen kernel packs and nobody reads in plain form leave the mapping, each once its last packed form is made, so
+    that a mapping that reads them when asked holds one at a time. ``ops``: the vocabulary, fused ops included. Caches
     come with ``attach``, so that they can be sized after packing.
 
     ``calls``: those of each range of the plan; a tensor that is written in place keeps its first name. ``constants``:
     weights, plain and packed, and caches, by name. ``workspace``: bytes that kernels keep to work in."""
 
-    def __init__(self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], weights: dict[str, Any]) -> None:
+    def __init__(
+        self, plan: Plan, ops: Mapping[str, Op], rows: tuple[Kernel, ...], weights: MutableMapping[str, Any]
+    ) -> None:
         self._caches = set(plan.program.caches)
         self.constants: dict[str, Any] = {}
         choices = {(row.op, row.call): row for row in plan.kernels}
         table = {(row.op, row.name): row for row in rows}
-        steps: list[tuple[int, Kernel | None, Call, list[int]]] = []
+        steps: list[Step] = []
         shared: dict[str, int] = {}
         for number, one in enumerate(plan.ranges):
             for call in one.program.calls:
@@ -69,7 +76,7 @@ class Bound:
                     shared[row.workspace] = max(size, shared.get(row.workspace, 0))
         self.workspace = sum(shared.values())
         plain = {name for _, _, call, spots in steps for at, name in enumerate(call.inputs) if at not in spots}
-        last = {call.inputs[at]: step for step, (_, _, call, spots) in enumerate(steps) for at in spots}
+        last = _last_packed(steps)
         self.calls: list[list[BoundCall]] = [[] for _ in plan.ranges]
         same = [written(one.program.calls, ops) for one in plan.ranges]
         self._outputs = {name: same[0].get(value, value) for name, value in plan.program.outputs.items()}
@@ -101,11 +108,30 @@ class Bound:
 
     def _pack(self, row: Kernel, call: Call, spots: list[int], weights: Mapping[str, Any]) -> tuple[str, ...]:
         """The call's inputs with packed weights in place of plain ones. Equal calls share one packed form."""
-        names = list(call.inputs)
-        given = [names[at] for at in spots]
-        for at in spots:
-            names[at] = "|".join((row.op, row.name, *given, repr(sorted(call.attributes.items())), str(at)))
+        names = _packed_names(row, call, spots)
         if names[spots[0]] not in self.constants:
-            packed = load_target(row.pack)(tuple(weights[name] for name in given), call.attributes)
+            given = tuple(weights[call.inputs[at]] for at in spots)
+            packed = load_target(row.pack)(given, call.attributes)
             self.constants |= {names[at]: tensor for at, tensor in zip(spots, packed, strict=True)}
-        return tuple(names)
+        return names
+
+
+def _last_packed(steps: list[Step]) -> dict[str, int]:
+    """Weight → the step in which the last of its packed forms is made, which later ranges share."""
+    made: set[str] = set()
+    last: dict[str, int] = {}
+    for step, (_, row, call, spots) in enumerate(steps):
+        form = _packed_names(row, call, spots)[spots[0]] if row and spots else ""
+        if form and form not in made:
+            last |= {call.inputs[at]: step for at in spots}
+        made.add(form)
+    return last
+
+
+def _packed_names(row: Kernel, call: Call, spots: list[int]) -> tuple[str, ...]:
+    """The call's inputs, packed weights under names of their own, equal ones for equal calls."""
+    names = list(call.inputs)
+    given = [names[at] for at in spots]
+    for at in spots:
+        names[at] = "|".join((row.op, row.name, *given, repr(sorted(call.attributes.items())), str(at)))
+    return tuple(names)

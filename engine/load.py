@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from engine.program import CacheSpec, Program, Weight
@@ -18,24 +18,62 @@ OTHER_FLAVOUR = "float8_e4m3fnuz"
 """The 8-bit float in which the bits of ``float8_e4m3fn`` mean half as much, and those of its minus zero no number."""
 
 
+class Weights(MutableMapping[str, Any]):
+    """Every weight of a program by name, in its dtype and format; see ``Weight``. One is read when it is first asked
+    for, and kept until it is deleted; at most one checkpoint tensor is held beside what is kept."""
+
+    def __init__(
+        self, program: Program, checkpoint: Checkpoint, runtime: Runtime, report: Callable[[int], None]
+    ) -> None:
+        self._program, self._checkpoint, self._runtime, self._report = program, checkpoint, runtime, report
+        self._left, self._held = dict(program.weights), dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._held:
+            weight = self._left[name]
+            read = self._scales if weight.format.startswith("scale ") else self._values
+            self._held[name] = read(weight)
+        return self._held[name]
+
+    def __setitem__(self, name: str, tensor: Any) -> None:
+        self._held[name] = tensor
+        self._left.setdefault(name, self._program.weights[name])
+
+    def __delitem__(self, name: str) -> None:
+        del self._left[name]
+        self._held.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._left)
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def _values(self, weight: Weight) -> Any:
+        return _values(weight, self._checkpoint, self._runtime, self._report)
+
+    def _scales(self, weight: Weight) -> Any:
+        return _scales(weight, self._program, self._checkpoint, self._report).to(self._runtime.device)
+
+
 def load_weights(
     program: Program, checkpoint: Checkpoint, runtime: Runtime, report: Callable[[int], None] = lambda nbytes: None
-) -> dict[str, Any]:
-    """Every weight of the program in its dtype and format; see ``Weight``. At most one checkpoint tensor is held beside
-    what is kept. ``report`` is told the checkpoint bytes that were read after each tensor. Raises ``UserError``."""
-    loaded = {
-        weight.name: _scales(weight, program, checkpoint, report).to(runtime.device)
-        if weight.format.startswith("scale ")
-        else _values(weight, checkpoint, runtime, report)
-        for weight in program.weights.values()
-    }
+) -> Weights:
+    """``report`` is told the checkpoint bytes that were read after each tensor. Asking for a weight raises
+    ``UserError`` where it cannot be read."""
     _warn(program, checkpoint)
-    return loaded
+    return Weights(program, checkpoint, runtime, report)
 
 
 def _values(weight: Weight, checkpoint: Checkpoint, runtime: Runtime, report: Callable[[int], None]) -> Any:
     import torch
 
+    if weight.format.startswith("blocks ") and len(weight.tensors) == 1:
+        # Mapped from the file where the device is the host and rows lie in canonical order.
+        (name,) = weight.tensors
+        found = _part(weight, name, checkpoint).to(runtime.device)
+        report(checkpoint.cost(name))
+        return found
     whole = torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device=runtime.device)
     if weight.format == "group eight":
         return whole.fill_(8)
@@ -61,6 +99,8 @@ def _part(weight: Weight, name: str, checkpoint: Checkpoint) -> Any:
         return pack(checkpoint.read_part(name))
     if weight.format.startswith("group "):
         return checkpoint.read_part(name)
+    if weight.format.startswith("blocks "):
+        return checkpoint.read_packed(name)
     return _flavoured(checkpoint.read(name), weight.dtype)
 
 

@@ -32,7 +32,9 @@ class Weight:
     for each of its rows), ``scale channel``, ``scale block``, ``scale largest`` (one value, the largest of all),
     ``scale kv`` (one value, of cached keys or values; 1 where the checkpoint has none). Weights of four bits, ``packed
     int4`` or ``packed mxfp4``, are as ``engine.ops.packed`` lays them, with ``group scale`` in the type of activations
-    or ``group exponent`` and ``group zero`` in bytes, [rows, groups]; ``group eight``: zeros that are all 8."""
+    or ``group exponent`` and ``group zero`` in bytes, [rows, groups]; ``group eight``: zeros that are all 8.
+    ``blocks q4_1`` and the like: the bytes of a GGUF file, rows in canonical order, [rows, bytes per row]; see
+    ``engine.ops.blocks``."""
 
     name: str
     dtype: str

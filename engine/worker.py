@@ -143,10 +143,7 @@ def _serve(
     program = plan.program
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
-        weights = load_weights(program, checkpoint, runtime, advance)
-    with phases("bind"):
-        bound = Bound(plan, ops, rows, weights)
-        del weights
+        bound = Bound(plan, ops, rows, load_weights(program, checkpoint, runtime, advance))
     with phases("compile"):
         ranges = bound_ranges(plan, bound, ops, compiler)
     graphs = planned_keys(plan)

@@ -15,8 +15,8 @@ def attention(layer: Layer, x: str, step: Step) -> str:
     q_width, kv_width = heads * dim, kv_heads * dim
     projections = tuple(f"self_attn.{side}_proj" for side in "qkv")
     rows = tuple(part * layer.layout.ranks for part in (q_width, kv_width, kv_width))
-    qkv = layer.linear(x, "qkv", projections, rows, model.hidden_size, "attention.qkv", bias=model.qkv_bias)
-    q, k, v = draft.call("split", qkv, into=(at + "q", at + "k", at + "v"), sizes=(q_width, kv_width, kv_width))
+    width, bias = model.hidden_size, model.qkv_bias
+    q, k, v = layer.parts(x, "qkv", projections, rows, width, "attention.qkv", ("q", "k", "v"), bias=bias)
     if model.qk_norm:
         q = layer.norm(q, "q_norm", "self_attn.q_norm", "q.normed", dim)
         k = layer.norm(k, "k_norm", "self_attn.k_norm", "k.normed", dim)

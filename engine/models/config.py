@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from engine.models.blocks import Blocks
 from engine.models.fields import Fields
 from engine.models.quantization import Quantization
 from engine.models.rope import Rope
@@ -14,7 +15,7 @@ from engine.models.rope import Rope
 if TYPE_CHECKING:
     from engine.weights.gguf_header import GgufTensor
 
-__all__ = ["ModelConfig", "Quantization", "Rope"]
+__all__ = ["Blocks", "ModelConfig", "Quantization", "Rope"]
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -66,9 +67,9 @@ class ModelConfig:
     ``hidden_size / num_heads`` is. ``sliding_window``: tokens each position may look back on, itself included, in every
     layer; ``None`` is all. ``qk_norm``: RMS norm of each query and key head before the rotation. ``dtype``: of the
     stored dense weights; "float32" where they are quantised. ``weight_format``: "gguf" when a tensor may be stored in
-    GGUF blocks; ``blocks``: the type of those of the first layer's MLP and how dense it is, "" where none are.
-    ``quantization``: of linear layers stored otherwise. ``activation``: of the gates of MLPs; of experts only "silu".
-    What ends a text is the tokenizer's to say.
+    GGUF blocks; ``blocks``: which are in which, ``None`` where all are dense. ``quantization``: of linear
+    layers stored otherwise. ``activation``: of the gates of MLPs; of experts only "silu". What ends a text is the
+    tokenizer's to say.
     """
 
     architecture: Architecture
@@ -95,7 +96,7 @@ class ModelConfig:
     moe: Moe | None = None
     mla: Mla | None = None
     activation: Activation = "silu"
-    blocks: str = ""
+    blocks: Blocks | None = None
 
     @staticmethod
     def from_hf(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping
 
+from engine.models.blocks import Blocks
 from engine.models.config import (
     MAX_LAYERS,
     Architecture,
@@ -18,6 +18,7 @@ from engine.models.fields import Fields
 from engine.models.rope import Rope, yarn_attention_factor
 from engine.models.rope_hf import MAX_FACTOR
 from engine.weights.gguf_header import GgufTensor
+from engine.weights.gguf_names import canonical_name
 
 ARCHITECTURES: dict[str, Architecture] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _DTYPES: dict[str, Dtype] = {"F16": "float16", "BF16": "bfloat16"}
@@ -73,15 +74,10 @@ def read_gguf(
         sliding_window=fields.integer("attention.sliding_window", 0, least=0) or None,
         dtype=_DTYPES.get(matrix.type_name, "float32"),
         weight_format="gguf",
-        blocks=_blocks(matrix),
+        blocks=Blocks.among(
+            {canonical_name(one.name): one.type_name for one in tensors.values() if len(one.shape) == 2}
+        ),
     )
-
-
-def _blocks(matrix: GgufTensor) -> str:
-    """``Q4_1, 5 bits a weight``; nothing for a dense tensor."""
-    dense = matrix.type_name in ("F32", *_DTYPES)
-    bits = 8 * matrix.nbytes / max(math.prod(matrix.shape), 1)
-    return "" if dense else f"{matrix.type_name}, {bits:.3g} bits a weight"
 
 
 def _meant(value: object) -> object:

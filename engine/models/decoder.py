@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.models.attention import attention
+from engine.models.block_linear import block_weight, in_blocks
 from engine.models.config import ModelConfig
 from engine.models.draft import Draft
 from engine.models.layer import Layer, Step
@@ -11,6 +12,8 @@ from engine.models.mla import mla
 from engine.models.mlp import mlp
 from engine.models.moe import moe
 from engine.program import Program
+
+TABLE = "model.embed_tokens.weight"
 
 
 def decoder(model: ModelConfig, layout: Layout) -> Program:
@@ -25,7 +28,6 @@ def decoder(model: ModelConfig, layout: Layout) -> Program:
     starts = draft.input("starts", "int32", "requests+1")
     lengths = draft.input("lengths", "int32", "requests")
     rows = draft.input("rows", "int64", "rows")
-    embed = draft.weight("embed", dtype, (model.vocab_size, model.hidden_size), ("model.embed_tokens.weight",))
     table = draft.call(
         "rotary_table",
         positions,
@@ -34,7 +36,7 @@ def decoder(model: ModelConfig, layout: Layout) -> Program:
         factor=model.rope.attention_factor,
     )
     step = Step(slots, blocks, starts, lengths, table)
-    stream = draft.call("embedding", ids, embed, into="stream.0")
+    stream, embed = _embedding(draft, model, layout, ids)
     for number in range(model.num_layers):
         stream = _layer(Layer(draft, model, layout, f"{number}.", f"model.layers.{number}."), stream, step, number)
     weight = draft.weight("norm", dtype, (model.hidden_size,), ("model.norm.weight",))
@@ -44,15 +46,35 @@ def decoder(model: ModelConfig, layout: Layout) -> Program:
     return draft.finish(hidden=hidden, logits=logits)
 
 
+def _embedding(draft: Draft, model: ModelConfig, layout: Layout, ids: str) -> tuple[str, str]:
+    """Rows of the table for ``ids``, and the table."""
+    rows, width, tensors = model.vocab_size, model.hidden_size, (TABLE,)
+    kind = in_blocks(model, layout, TABLE, width, ("block_embedding",))
+    if kind is None:
+        embed = draft.weight("embed", layout.dtype, (rows, width), tensors)
+        return draft.call("embedding", ids, embed, into="stream.0"), embed
+    op, format = kind
+    embed = block_weight(draft, "embed", format, rows, width, tensors)
+    return draft.call(op, ids, embed, into="stream.0", format=format, result=layout.dtype), embed
+
+
 def _logits(draft: Draft, model: ModelConfig, layout: Layout, chosen: str, embed: str) -> str:
-    """A tied head is whole on every rank, as the embedding is; another is cut over the vocabulary."""
-    if model.tied_embeddings:
-        return draft.call("linear", chosen, embed, into="logits")
-    shape = (model.vocab_size // layout.ranks, model.hidden_size)
-    head = draft.weight("head", layout.dtype, shape, ("lm_head.weight",), shard=0)
-    if layout.ranks == 1:
-        return draft.call("linear", chosen, head, into="logits")
-    part = draft.call("linear", chosen, head, into="logits.part")
+    """A tied head is whole on every rank, as the embedding is, and one weight with it where both take the same form;
+    another is cut over the vocabulary."""
+    tied, ranks = model.tied_embeddings, 1 if model.tied_embeddings else layout.ranks
+    tensor, shape = TABLE if tied else "lm_head.weight", (model.vocab_size // ranks, model.hidden_size)
+    kind, shard = in_blocks(model, layout, tensor, model.hidden_size, ("block_linear",)), None if tied else 0
+    op, more = (kind[0], {"format": kind[1]}) if kind else ("linear", {})
+    format = f"blocks {kind[1]}" if kind else "dense"
+    if tied and draft.format_of(embed) == format:
+        head = embed
+    elif kind:
+        head = block_weight(draft, "head", kind[1], *shape, (tensor,), shard)
+    else:
+        head = draft.weight("head", layout.dtype, shape, (tensor,), shard=shard)
+    if ranks == 1:
+        return draft.call(op, chosen, head, into="logits", **more)
+    part = draft.call(op, chosen, head, into="logits.part", **more)
     return draft.call("all_gather", part, into="logits", group="tp", ranks=layout.ranks)
 
 

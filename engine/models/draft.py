@@ -48,6 +48,9 @@ class Draft:
             self._shared[key] = self.call(op, *inputs, into=into, **attributes)
         return self._shared[key]
 
+    def format_of(self, weight: str) -> str:
+        return self._weights[weight].format
+
     def finish(self, **outputs: str) -> Program:
         return Program(tuple(self._inputs), tuple(self._calls), outputs, self._values, self._weights, self._caches)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engine.models.block_linear import block_linear, linear_in
 from engine.models.config import ModelConfig, Quantization
 from engine.models.draft import Draft
 from engine.models.layout import Layout
@@ -64,7 +65,7 @@ class Layer:
 
         ``rows`` and ``columns`` are those of all ranks together; ``rows``: of each module, or the sum of equal ones.
         ``shard``: the axis cut over the ranks, ``None`` for none; along the columns, ``x`` is this rank's share and
-        ``reduce`` is left to the caller.
+        ``reduce`` is left to the caller. Modules in blocks of several kinds are unpacked.
         """
         names = tuple(self.source + tensor for tensor in tensors)
         parts = rows if isinstance(rows, tuple) else (rows // len(names),) * len(names)
@@ -76,6 +77,9 @@ class Layer:
             axis = 0 if shard == 0 else None
             given = [self.weight(f"{name}.bias", shape[:1], tensors, shard=axis, once=shard == 1)]
         tensors = tuple(f"{module}.weight" for module in names)
+        kinds = {linear_in(self, tensor, shape[1]) for tensor in tensors}
+        if len(kinds) == 1 and (kind := next(iter(kinds))):
+            return block_linear(self, x, name, tensors, shape, self.at + into, shard, given, kind)
         if not self._stored(names, parts, shape[1]):
             weight = self.weight(name, shape, tensors, shard=shard)
             return self.draft.call("linear", x, weight, *given, into=self.at + into)
@@ -95,6 +99,30 @@ class Layer:
         return self.draft.call(
             "scaled_linear", *activations, *weights, *given, into=self.at + into, result=result, block=block
         )
+
+    def parts(
+        self,
+        x: str,
+        name: str,
+        tensors: tuple[str, ...],
+        rows: tuple[int, ...],
+        columns: int,
+        into: str,
+        parts: tuple[str, ...],
+        bias: bool = False,
+    ) -> tuple[str, ...]:
+        """As ``linear``, what each module makes into a name of ``parts``: by one product ``into`` that is split, or,
+        where modules are in blocks of several kinds, by one product each."""
+        if len({linear_in(self, f"{self.source}{tensor}.weight", columns) for tensor in tensors}) > 1:
+            sides = zip(tensors, rows, parts, strict=True)
+            return tuple(
+                self.linear(x, f"{name}.{number}", (tensor,), (height,), columns, end, bias=bias)
+                for number, (tensor, height, end) in enumerate(sides)
+            )
+        whole = self.linear(x, name, tensors, rows, columns, into, bias=bias)
+        names = tuple(self.at + end for end in parts)
+        found: tuple[str, ...] = self.draft.call("split", whole, into=names, sizes=tuple(map(self.own, rows)))
+        return found
 
     def weight(
         self,

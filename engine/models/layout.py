@@ -9,10 +9,12 @@ from dataclasses import dataclass
 class Layout:
     """``dtype``: of activations and dense weights; ``page``: tokens per KV block; ``cache_dtype``: of keys and values;
     ``ranks``: size of the ``tp`` group; ``storage``: dtype in which this device multiplies quantised weights, ``""``
-    where it has no arithmetic for them and they are unpacked to ``dtype``."""
+    where it has no arithmetic for them and they are unpacked to ``dtype``; ``blocks``: ops that take weights in blocks,
+    each with a format it takes here (``("scaled_block_linear", "q4_1")``); other blocks are unpacked."""
 
     dtype: str
     page: int
     cache_dtype: str
     ranks: int = 1
     storage: str = ""
+    blocks: frozenset[tuple[str, str]] = frozenset()

@@ -47,7 +47,8 @@ def float8_of(profile: DeviceProfile) -> str:
 
 
 def model_facts(model: ModelConfig) -> dict[str, Any]:
-    """``quantization``: kind of storage and of activations, as in ``float8 static`` or ``int8 token``; ``none``."""
+    """``quantization``: kind of storage and of activations, as in ``float8 static`` or ``int8 token``; ``none``, also
+    for blocks of GGUF until a plan knows that they are multiplied as they are (``gguf group``, ``gguf none``)."""
     scheme = model.quantization
     return {
         "model": model,
@@ -80,11 +81,10 @@ def decide_stages(ledger: Ledger, model: ModelConfig) -> None:
 
 
 def decide_storage(profile: DeviceProfile, model: ModelConfig, dtype: str, willing: Mapping[str, Verdict]) -> Decision:
-    """The dtype in which the device multiplies quantised weights, ``None`` where they are unpacked. ``willing``: what
-    each row that multiplies weights of four bits says of the device."""
+    """The dtype in which the device multiplies quantised weights, ``None`` where they are unpacked; those in blocks are
+    ``weight_blocks``'s to decide. ``willing``: what each row that multiplies weights of four bits says of the
+    device."""
     key, scheme = "model.quantization", model.quantization
-    if scheme is None and model.blocks:
-        return Decision(key, None, "derived", f"GGUF blocks ({model.blocks}): unpacked to {dtype} when loaded")
     if scheme is None:
         return Decision(key, None, "derived", "the linear layers are stored dense")
     words = f"{scheme.method}, {scheme.storage} weights per {scheme.weights}, activations {scheme.activations}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from engine.config.fields import BY_KEY
 from engine.fusion import RULES, all_ops
 from engine.levels import FUSIONS, LEVELS, TUNING, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
-from engine.plan import backend, captures, modes, pieces, sizes
+from engine.plan import backend, captures, modes, pieces, sizes, weight_blocks
 from engine.plan.facts import PARALLEL, STAGES, decide_stages, decide_storage, model_facts
 from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
-from engine.plan.kernels import Chooser, ask, check_idle_pins, choose_all, choose_ranges
+from engine.plan.kernels import REFERENCE, Chooser, ask, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
 from engine.plan.ranges import compiled_sizes, with_fixed, with_pieces
 from engine.plan.sampling import choose_sampling
@@ -76,9 +77,14 @@ def make_plan(
     wanted_graphs = modes.decide_mode(ledger, level, compilers)
     mode = ledger.decisions["compilation.mode"].value
     base = backend.decide_custom_ops(ledger, mode, model, profile, compilers)
-    dtype = sizes.decide_dtype(ledger, profile, model)
+    in_blocks = partial(weight_blocks.taken, model, tables.kernels, profile, facts, observations.refused)
+    dtype = sizes.decide_dtype(ledger, profile, model, lambda kind: bool(in_blocks(kind).rows))
     willing = {row.name: _needed(row, profile, facts, observations) for row in tables.kernels if row.op == PACKED}
-    storage = ledger.settle(decide_storage(profile, model, dtype, willing)) or ""
+    blocks, decision = weight_blocks.Taken(), decide_storage(profile, model, dtype, willing)
+    if model.blocks is not None:
+        plain = ledger.user("kernels") == REFERENCE
+        blocks, decision = weight_blocks.decide(model, dtype, in_blocks(dtype), plain)
+    storage = ledger.settle(decision) or ""
     sizes.decide_cache(ledger, profile, model, dtype)
     sizes.decide_scheduler(ledger, model)
     most = ledger.decisions["scheduler.max_num_batched_tokens"].value
@@ -91,7 +97,8 @@ def make_plan(
     facts = {
         **facts,
         "dtype": dtype,
-        "storage": storage,
+        "storage": "" if model.blocks else storage,
+        **blocks.facts,
         "mode": mode,
         "backend": ledger.decisions[backend.BACKEND].value,
         "graph_mode": wanted_graphs.value,
@@ -101,7 +108,15 @@ def make_plan(
     }
 
     program = build_program(
-        model, Layout(dtype, facts["block_size"], facts["kv_cache_dtype"], facts["tensor_parallel_size"], storage)
+        model,
+        Layout(
+            dtype,
+            facts["block_size"],
+            facts["kv_cache_dtype"],
+            facts["tensor_parallel_size"],
+            facts["storage"],
+            blocks.ops,
+        ),
     )
     sizes.decide_weights(ledger, profile, program)
     chooser = Chooser(

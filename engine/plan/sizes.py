@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.errors import UserError
 from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
@@ -16,14 +18,21 @@ EIGHT_BITS = "fp8"
 DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
 
 
-def decide_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig) -> str:
-    """Type of weights and activations. Raises ``UserError`` for a type the device has no arithmetic for."""
+def decide_dtype(
+    ledger: Ledger, profile: DeviceProfile, model: ModelConfig, in_blocks: Callable[[str], bool] = lambda dtype: False
+) -> str:
+    """Type of dense weights and activations. ``in_blocks``: whether activations of a type are multiplied with weights
+    in GGUF blocks. Raises ``UserError`` for a type the device has no arithmetic for."""
     key = "model.dtype"
-    stored, why = model.dtype, "the checkpoint's own type"
+    stored: str = model.dtype
+    why = "the checkpoint's own type"
     if model.weight_format == "gguf" and stored == "float32":
         half = "dtype.bfloat16" in profile.features
-        stored = "bfloat16" if half else "float32"
+        kinds = ["bfloat16", "float32"] if half else ["float32"]
+        stored = next((kind for kind in kinds if in_blocks(kind)), kinds[0])
         why = "quantised weights are unpacked to " + ("the device's 16-bit type" if half else "it")
+        if in_blocks(stored):
+            why = "of activations; quantised weights stay as they are"
     wish = ledger.wish(key, stored, "default", why)
     native, emulated = (f"dtype.{wish.value}{more}" in profile.features for more in ("", ".emulated"))
     if ledger.user(key) is not None and not (native or emulated):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.errors import UserError
 from engine.models import Layout, build_program
-from engine.models.config import ModelConfig, Rope
+from engine.models.config import Blocks, ModelConfig, Rope
 from engine.weights.gguf_file import open_gguf
 from tests.checkpoints import builtin_gguf, hf_config, write_gguf
 
@@ -51,7 +51,7 @@ def test_builtin_values() -> None:
         sliding_window=None,
         dtype="float32",
         weight_format="gguf",
-        blocks="Q4_1, 5 bits a weight",
+        blocks=Blocks("Q4_1", (("model.embed_tokens.weight", "Q8_0"),)),
     )
 
 

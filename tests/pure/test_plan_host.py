@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.config import collect
+from engine.models.blocks import Blocks
 from engine.plan import Plan, plan_for
 from platforms.cpu.plugin import CpuPlugin
 from platforms.cpu.probe import find_generator
@@ -108,7 +109,7 @@ def test_features_say_how_they_are_known():
 
 
 def test_weights_in_blocks_are_said_to_be_unpacked():
-    stored = replace(LLAMA, weight_format="gguf", blocks="Q4_1, 5 bits a weight")
+    stored = replace(LLAMA, weight_format="gguf", blocks=Blocks("Q4_1"))
     found = plan(V3, stored, "-cc.pass_config.fuse_attn_quant=true")
     decision, dense = found.decisions["model.quantization"], plan(V3, LLAMA).decisions["model.quantization"]
     said = f"GGUF blocks (Q4_1, 5 bits a weight): unpacked to {found['model.dtype']} when loaded"
