@@ -23,6 +23,21 @@ NATIVE: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """A format is a feature where the processor multiplies in it; elsewhere it is ``<name>.emulated``: correct and slow."""
 
+_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "sse4_1": ("sse4_2",),
+        "sse4_2": ("avx",),
+        "avx": ("avx2", "f16c", "fma", "vaes", "vpclmulqdq"),
+        "avx2": ("avx512f", "avx_ifma", "avx_ne_convert", "avx_vnni"),
+        "avx_vnni": ("avx_vnni_",),
+        "avx512f": ("avx512",),
+        "amx_tile": ("amx_",),
+        "asimd": ("asimdhp", "asimddp", "bf16", "i8mm", "sve"),
+        "sve": ("sve",),
+    }
+)
+"""Flag → how the flags begin that are of no use without it. ``fma`` and ``f16c`` came before ``avx2``."""
+
 _X86_LEVELS: tuple[tuple[str, str], ...] = (
     ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
     ("x86-64-v3", "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"),
@@ -50,6 +65,20 @@ def arch_of(family: str, flags: frozenset[str]) -> str:
         if all(flag in flags for _, needed in below for flag in needed.split()):
             return name
     return family
+
+
+def without(flags: frozenset[str], words: str) -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
+    """What is left of the flags, what went, and which of the comma-separated names no processor has, both sorted. With
+    a flag go those that build on it."""
+    names = {name for word in words.split(",") if (name := word.strip().lower().replace("-", "_"))}
+    levels = (needed for _, needed in (*_X86_LEVELS, *_ARM_LEVELS))
+    known = FEATURES.union(flags, *(needed.split() for needed in levels))
+    gone, left = set[str](), names & known
+    while left:
+        gone |= left
+        starts = tuple(start for flag in left for start in _PARTS.get(flag, ()))
+        left = {flag for flag in known if flag.startswith(starts)} - gone if starts else set()
+    return flags - gone, tuple(sorted(flags & gone)), tuple(sorted(names - known))
 
 
 def features_of(flags: frozenset[str]) -> frozenset[str]:

@@ -49,7 +49,14 @@ class CpuPlugin(PlatformPlugin):
 
         return OFFERS
 
+    def aliases(self) -> Mapping[str, str]:
+        from platforms.cpu.variables import ALIASES
+
+        return ALIASES
+
     def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
+        from platforms.cpu.variables import SPACE, gibibytes
+
         offline = bool(facts.get("offline"))
         use = "offline" if offline else "serving"
         settings = [
@@ -63,9 +70,14 @@ class CpuPlugin(PlatformPlugin):
         if "dtype.bfloat16" not in profile.features:
             reason = "this processor has no bfloat16 products, and emulated ones are far slower than float32"
             settings.append(Setting("model.dtype", "float32", reason))
+        space = str(facts.get(SPACE.lower(), ""))
+        if nbytes := gibibytes(space):
+            settings.append(Setting("cache.kv_cache_memory_bytes", nbytes, f"{SPACE}: {space.strip()} GiB"))
         return tuple(settings)
 
     def open(self, index: int) -> Runtime:
         from platforms.cpu.runtime import CpuRuntime
+        from platforms.cpu.variables import kv_space
 
+        kv_space(self._machine.environ)
         return CpuRuntime(index, self._machine)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from platforms.contract import DeviceProfile, Memory, Probe
-from platforms.cpu.cgroup import allowed_cpus, cpu_quota, memory_limit
-from platforms.cpu.isa import arch_of, family_of, features_of
-from platforms.cpu.ranges import inside
-from platforms.cpu.topology import cache_bytes, online, read
+from platforms.contract import DeviceError, DeviceProfile, Memory, Probe
+from platforms.cpu.cgroup import memory_limit
+from platforms.cpu.compilers import GENERATED, KERNELS, find_compiler, find_generator
+from platforms.cpu.isa import arch_of, family_of, features_of, without
+from platforms.cpu.threads import Threads, threads_for, usable_cpus
+from platforms.cpu.topology import Topology, cache_bytes, read
+from platforms.cpu.variables import DISABLED, Variables, kv_space, read_variables
 from platforms.libraries import present
 from platforms.machine import Machine, printable
 
-COMPILERS = ("g++", "c++", "clang++")
-GENERATOR_COMPILER = "g++"
-GENERATED = "compile.inductor"
 REPLAYED: Mapping[str, str] = MappingProxyType(
     {
         "compile.native": "kernels and plain torch are called one after the other, without a code generator",
@@ -30,21 +29,24 @@ _FIRST_PROCESSORS = 1 << 14
 
 def probe(machine: Machine) -> Probe:
     """Always one profile."""
-    name, flags = _processors(machine)
+    name, printed = _processors(machine)
+    flags, hidden, unknown = _hidden(machine, printed)
     family = family_of(machine.processor())
     arch = arch_of(family, flags)
     product = printable(name or machine.read("proc/device-tree/model", 256) or family)
     cpus, _ = usable_cpus(machine)
     topology = read(machine, cpus)
-    threads, why_threads = count_threads(machine)
+    threads, problems = find_threads(machine, topology)
+    why_threads = ", ".join(threads.reasons)
     memory = read_memory(machine)
-    limits = {"threads": threads, "physical_cores": topology.cores or 1, "numa_nodes": len(topology.nodes) or 1}
+    limits = {"threads": threads.count, "physical_cores": topology.cores or 1, "numa_nodes": len(threads.nodes)}
     caches = cache_bytes(machine, min(cpus, default=0))
-    compiler = next((path for name in COMPILERS if (path := machine.which(name))), "")
+    compiler, why_kernels = find_compiler(machine)
     generator, why_generator = find_generator(machine)
-    features = features_of(flags) | {"mem.shared_with_host", *REPLAYED} | ({"tool.cxx"} if compiler else set())
+    features = features_of(flags) | {"mem.shared_with_host", *REPLAYED} | ({"tool.cxx", KERNELS} if compiler else set())
     features |= {GENERATED} if generator else set()
-    source = "flags of /proc/cpuinfo" if flags else "no flags in /proc/cpuinfo: only the baseline is assumed"
+    source = "flags of /proc/cpuinfo" if printed else "no flags in /proc/cpuinfo: only the baseline is assumed"
+    source += hidden
     says = {
         "product": "/proc/cpuinfo" if name else "device tree, or the name of the instruction set",
         "arch": source,
@@ -56,7 +58,8 @@ def probe(machine: Machine) -> Probe:
         **{f"limits.{name}": "/sys/devices/system/cpu" for name in caches},
         "libraries": "installed distributions",
         "memory_bytes": memory.source,
-        "tool.cxx": compiler or f"none of {', '.join(COMPILERS)} found",
+        "tool.cxx": compiler or why_kernels,
+        f"features.{KERNELS}": why_kernels,
         **{f"features.{name}": why for name, why in REPLAYED.items()},
         f"features.{GENERATED}": why_generator,
     }
@@ -66,21 +69,41 @@ def probe(machine: Machine) -> Probe:
     )
     evidence = (
         f"{product}: {arch} ({says['arch']})",
-        f"{threads} threads: {why_threads}",
+        f"{threads.count} threads: {why_threads}",
         f"{memory.total >> 20} MiB of memory: {memory.source}",
-        f"C++ compiler: {says['tool.cxx']}",
+        f"C++ compiler {'found' if compiler else 'absent'}: {why_kernels}",
         f"compiled pieces and graphs: {REPLAYED['graph.capture']}",
         f"code generator {'of torch.compile' if generator else 'absent'}: {why_generator}",
     )
-    return Probe((profile,), evidence)
+    return Probe((profile,), evidence, (*problems, *unknown))
 
 
-def find_generator(machine: Machine) -> tuple[bool, str]:
-    """Whether torch.compile can make code for a host, and why: it asks for the compiler in ``CXX``, else for g++."""
-    wanted = machine.environ.get("CXX", "").strip()
-    name = f"{wanted} (CXX)" if wanted else GENERATOR_COMPILER
-    path = machine.which(wanted or GENERATOR_COMPILER)
-    return (True, f"it compiles with {path}") if path else (False, f"it compiles with {name}, which is not found")
+def find_threads(machine: Machine, topology: Topology) -> tuple[Threads, list[str]]:
+    """Of one worker, and what a user should change about the variables. Those that nobody can serve count as unset
+    here; ``open`` refuses them."""
+    problems: list[str] = []
+    threads = threads_for(machine, topology, Variables())
+    try:
+        asked = read_variables(machine.environ)
+        problems += asked.problems
+        threads = threads_for(machine, topology, asked)
+    except DeviceError as error:
+        problems.append(str(error))
+    try:
+        kv_space(machine.environ)
+    except DeviceError as error:
+        problems.append(str(error))
+    return threads, problems
+
+
+def _hidden(machine: Machine, flags: frozenset[str]) -> tuple[frozenset[str], str, list[str]]:
+    """The flags that are left, how evidence says so, and problems."""
+    words = machine.environ.get(DISABLED, "").strip()
+    left, gone, unknown = without(flags, words)
+    said = f", without {' '.join(gone) or 'any that is there'} ({DISABLED}={printable(words, 200)})" if words else ""
+    text = ", ".join(printable(name) for name in unknown[:8])
+    advice = "names are those of flags in /proc/cpuinfo, with commas between them"
+    return left, said, [f"{DISABLED}: no processor has {text}; {advice}"] if unknown else []
 
 
 def _processors(machine: Machine) -> tuple[str, frozenset[str]]:
@@ -92,31 +115,6 @@ def _processors(machine: Machine) -> tuple[str, frozenset[str]]:
     names = [value.strip() for name, _, value in rows if name.strip() == "model name" and value.strip()]
     flags = [frozenset(value.split()) for name, _, value in rows if name.strip() in ("flags", "Features")]
     return next(iter(names), ""), frozenset.intersection(*flags) if flags else frozenset()
-
-
-def usable_cpus(machine: Machine) -> tuple[frozenset[int], str]:
-    """Those of the affinity mask that are online and in the container's set, and why they are fewer where they are."""
-    mask = machine.cpus()
-    found, why = online(machine, mask), ""
-    if len(found) < len(mask):
-        why = f", {len(found)} of them online"
-    for spans, path in allowed_cpus(machine):
-        left = frozenset(cpu for cpu in found if inside(spans, cpu))
-        if left and left != found:
-            found, why = left, f"{why}, {len(left)} of them in {path}"
-    return found, why
-
-
-def count_threads(machine: Machine) -> tuple[int, str]:
-    """min(CPUs in the affinity mask, whole CPUs of the quota), at least 1, and why."""
-    cpus, fewer = usable_cpus(machine)
-    allowed, mask = len(cpus) or 1, f"{len(machine.cpus()) or 1} CPUs in the affinity mask{fewer}"
-    quota = cpu_quota(machine)
-    if quota is None:
-        return allowed, f"{mask}, no CPU quota"
-    whole = quota[0] // quota[1]
-    why = f"{mask}, quota {quota[0]}/{quota[1]} = {whole} whole CPUs ({quota[2]})"
-    return max(1, min(allowed, whole)), why + ("" if whole else ", at least one")
 
 
 def read_memory(machine: Machine) -> Memory:

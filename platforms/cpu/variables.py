@@ -123,13 +123,3 @@ def kv_space(environ: Mapping[str, str]) -> int | None:
 def gibibytes(text: str) -> int | None:
     """``"4"`` → bytes; ``None`` for 0, nothing, and what is no number of GiB."""
     return int(float(text) * 2**30) or None if _GIB.fullmatch(text.strip()) else None
-
-
-def refused(environ: Mapping[str, str]) -> str:
-    """What is wrong with the variables, ``""`` where nothing is."""
-    try:
-        read_variables(environ)
-        kv_space(environ)
-    except DeviceError as error:
-        return str(error)
-    return ""

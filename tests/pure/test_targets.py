@@ -53,7 +53,7 @@ def verdict(name: str, target: str, rule: str, without: str = "", **facts) -> Ve
 def test_the_promised_targets_are_there():
     assert set(PLUGINS["cuda"].targets()) == {"sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"}
     assert set(PLUGINS["rocm"].targets()) == {"gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"}
-    assert set(PLUGINS["cpu"].targets()) == {"x86-64-v2", "x86-64-v3", "x86-64-v4", "amx", "armv8.2"}
+    assert set(PLUGINS["cpu"].targets()) == {"x86-64-v2", "x86-64-v3", "x86-64-v4", "amx", "armv8.2", "armv8.6"}
 
 
 @pytest.mark.parametrize(("name", "target"), TARGETS)
@@ -83,7 +83,7 @@ def test_number_formats_and_instructions_by_architecture():
     assert having("dtype.fp8_e4m3fnuz") == {"gfx942"}
     assert having("dtype.fp8_e4m3fn") == {"sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "gfx950", "gfx1201"}
     assert having("mma.mfma") == {"gfx90a", "gfx942", "gfx950"} and having("mma.wmma") == {"gfx1100", "gfx1201"}
-    assert having("dtype.bfloat16") == {target for _, target in ACCELERATORS} | {"amx"}
+    assert having("dtype.bfloat16") == {target for _, target in ACCELERATORS} | {"amx", "armv8.6"}
     assert having("mem.shared_with_host") == {"sm_87"} | {target for name, target in TARGETS if name == "cpu"}
     assert having("graph.capture") == {target for _, target in TARGETS}
     assert having("compile.native") == {target for name, target in TARGETS if name == "cpu"}
