@@ -77,7 +77,9 @@ class CpuPlugin(PlatformPlugin):
 
     def open(self, index: int) -> Runtime:
         from platforms.cpu.runtime import CpuRuntime
+        from platforms.cpu.threads import read_threads
         from platforms.cpu.variables import kv_space
 
+        read_threads(self._machine)
         kv_space(self._machine.environ)
         return CpuRuntime(index, self._machine)

@@ -135,6 +135,19 @@ def test_a_space_that_cannot_be_read_is_refused_before_anything_opens(tmp_path, 
         CpuPlugin(machine(tmp_path, environ={"ENGINE_CPU_KVCACHE_SPACE": text})).open(0)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ENGINE_CPU_OMP_THREADS_BIND", "0-99"),
+        ("VLLM_CPU_NUM_OF_RESERVED_CPU", "8"),
+        ("CPU_VISIBLE_MEMORY_NODES", "node1"),
+    ],
+)
+def test_threads_that_cannot_be_had_are_refused_before_anything_opens(tmp_path, name, text):
+    with pytest.raises(DeviceError, match=rf"^{name}={text}: "):
+        CpuPlugin(machine(tmp_path, environ={name: text})).open(0)
+
+
 def test_the_cache_is_a_share_of_what_the_container_leaves(tmp_path):
     files = {"proc/meminfo": MEMINFO, "sys/fs/cgroup/memory.max": str(8 << 30)}
     box = machine(tmp_path, files | {"sys/fs/cgroup/memory.current": str(2 << 30)})
