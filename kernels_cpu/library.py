@@ -10,6 +10,8 @@ from pathlib import Path
 from platforms.contract import DeviceError
 
 TENSORS, SIZES, REALS = 12, 16, 4
+SCRATCH = 4 << 20
+"""Bytes that each member of the team has to work in: ``SCRATCH`` of src/team.h."""
 
 
 class CallRecord(ctypes.Structure):

@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 from kernels_cpu.predicates import SINGLE, native
-from platforms.contract import Kernel
+from platforms.contract import Kernel, Predicate, all_of, fact
 
-ROWS: tuple[Kernel, ...] = (native("rms_norm", "native", "norm:rms_norm", accepts=SINGLE),)
+_INT8 = all_of(SINGLE, fact("storage", lambda name: name == "int8", "int8"))
+_KNOWN_GELU = fact("approximate", lambda name: name in ("none", "tanh"), "none or tanh")
+
+
+def _family(module: str, *ops: str, plain: Predicate = SINGLE, stored: Predicate = _INT8) -> tuple[Kernel, ...]:
+    """Each op, alone and with the quantisations behind it."""
+    quantised = [f"{op}_quantize_{kind}" for op in ops for kind in ("static", "dynamic")]
+    return (
+        *(native(op, "native", f"{module}:{op}", accepts=plain) for op in ops),
+        *(native(op, "native", f"{module}:{op}", accepts=stored) for op in quantised),
+    )
+
+
+ROWS: tuple[Kernel, ...] = (
+    native("add", "native", "norm:add", accepts=SINGLE),
+    *_family("norm", "rms_norm", "add_rms_norm"),
+    *_family("gate", "silu_and_mul"),
+    *_family("gate", "gelu_and_mul", plain=all_of(SINGLE, _KNOWN_GELU), stored=all_of(_INT8, _KNOWN_GELU)),
+    native("quantize_static", "native", "quant:quantize_static", accepts=_INT8),
+    native("quantize_dynamic", "native", "quant:quantize_dynamic", accepts=_INT8),
+    native("select_rows", "native", "select:select_rows"),
+    native("split", "native", "select:split"),
+)

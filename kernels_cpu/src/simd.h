@@ -5,6 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__GNUC__) && !defined(__clang__)
+// It warns about its own headers of AVX-512: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)

@@ -4,8 +4,8 @@ one saves a pass over memory. The kernel table adds offers of its own, which win
 from __future__ import annotations
 
 from kernels_cpu import manifest
-from platforms.contract import FusionOffer, always
-from platforms.fusions import ACT_QUANT, MLA, NORM_QUANT, PLAIN_HEADS
+from platforms.contract import FusionOffer, FusionRule, always
+from platforms.fusions import ACT_QUANT, ADDED_NORMS, MLA, NORM_QUANT, PLAIN_HEADS
 
 _ONE_PASS = always("one pass over keys instead of two")
 _GENERAL = (
@@ -18,6 +18,9 @@ _GENERAL = (
     FusionOffer("enable_qk_norm_rope_fusion", _ONE_PASS),
 )
 
-OFFERS: tuple[FusionOffer, ...] = tuple({row.rule: row for row in (*_GENERAL, *manifest.OFFERS)}.values())
+OFFERS: tuple[FusionOffer | FusionRule, ...] = (
+    *ADDED_NORMS,
+    *{row.rule: row for row in (*_GENERAL, *manifest.OFFERS)}.values(),
+)
 """Nothing is offered for ranks, whose sums pass through the host's network stack, nor for padded or paired rows, which
 no kernel here wants."""
