@@ -12,6 +12,7 @@ from platforms.contract import DeviceError, DeviceProfile, GraphBackend, Memory,
 from platforms.cpu.graphs import ReplayGraphs
 from platforms.cpu.native import with_kernels
 from platforms.cpu.probe import probe, read_memory
+from platforms.cpu.threads import read_threads
 from platforms.machine import Machine
 
 WAITING_SPINS = 5000
@@ -36,7 +37,7 @@ class CpuRuntime(Runtime):
         torch.set_num_threads(probed.limits["threads"])
         libraries = {**probed.libraries, "torch": str(torch.__version__)}
         measured = dataclasses.replace(probed, origin="measured", libraries=libraries)
-        self._profile = with_kernels(machine, measured, None)
+        self._profile = with_kernels(machine, measured, read_threads(machine))
         self._device = torch.device("cpu")
         self._machine = machine
 
