@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 DEFAULT_CAP = 512
+FEW = 16
+"""So many sizes of a platform's own step come first, the rest lie ``WIDER`` steps apart: there a step that is padded to
+the next costs a small share more, and each size takes time and memory at start."""
+WIDER = 8
 
 
 def capture_sizes(
@@ -16,11 +20,12 @@ def capture_sizes(
     """1, 2, 4, then steps of 8 below 256, then of 16, up to the maximum, which is always in the list; and the same
     counts of requests, ``max_num_seqs`` among them, with ``query`` tokens each. ``maximum`` ``None``:
     ``2 * max_num_seqs * query`` held to ``cap``. Every size is at most ``max_tokens``. Grid: `optimization-levels.md`
-    section 10 in the project's references. ``step``: every so many tokens instead, up to ``max_num_seqs * query`` where
-    no maximum is given."""
+    section 10 in the project's references. ``step``: ``FEW`` sizes so many tokens apart instead, then ``WIDER`` times as
+    far, up to ``max_num_seqs * query`` where no maximum is given."""
     if step:
         most = min(maximum if maximum is not None else max_num_seqs * query, max_tokens)
-        return sorted({*range(step, most + 1, step), most})
+        few = range(step, min(most, FEW * step) + 1, step)
+        return sorted({*few, *range(FEW * step, most + 1, WIDER * step), most})
     chosen = min(maximum if maximum is not None else min(2 * max_num_seqs * query, cap), max_tokens)
     requests = {count * query for count in _grid(max_num_seqs)}
     return sorted(size for size in _grid(chosen) | requests if size <= chosen)

@@ -62,7 +62,7 @@ class CpuPlugin(PlatformPlugin):
         settings = [
             Setting("compilation.custom_ops", ["all"], "hand-written kernels lead on a host device"),
             Setting("compilation.backend", "native", "a code generator takes longer to start than it saves here"),
-            Setting("compilation.capture_step", 1, "a graph costs nothing here, and a padded token real work"),
+            Setting("compilation.capture_step", 1, "a padded token costs real work, which is a large share of small steps"),
             Setting("cache.gpu_memory_utilization", 0.5, "other programs live in this memory too"),
             Setting("scheduler.max_num_batched_tokens", 4096 if offline else 2048, f"a host processor, {use}"),
             Setting("scheduler.max_num_seqs", 256 if offline else 128, f"a host processor, {use}"),
