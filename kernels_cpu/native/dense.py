@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernels_cpu.memory import pages
 from kernels_cpu.record import call, empty, native, rows
 
 STRIP = 16
@@ -27,12 +28,10 @@ def packed_length(count: int, strip: int) -> int:
 
 def pack(weights: tuple[Any, ...], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     """[out, in] → packed, in 16 bits where these hold every value exactly; a bias stays as it is."""
-    import torch
-
     weight = weights[0]
     kind = stored(weight)
     count, width = weight.shape
-    found = torch.zeros(packed_length(count, width * STRIP), dtype=kind)
+    found = pages(packed_length(count, width * STRIP) * kind.itemsize).view(kind)
     strips = found[: -(-count // STRIP) * width * STRIP].view(-1, width, STRIP)
     whole = count // STRIP
     strips[:whole] = weight[: whole * STRIP].view(whole, STRIP, width).transpose(1, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_cpu.native.float_blocks import BYTES, FORMATS, RAW, block_of
+from kernels_cpu.native.blocks import FORMATS, LAYOUTS
 from kernels_cpu.record import call, empty, native
 
 
@@ -22,8 +22,7 @@ def block_embedding(ids: Any, weight: Any, *, format: str, result: str) -> Any:
     """As the op, for a float32 ``result``; ``weight`` is the file's own."""
     import torch
 
-    nbytes = weight.shape[1]
-    width = nbytes // RAW.get(format, BYTES[format]) * block_of(format)
+    width = weight.shape[1] // LAYOUTS[format].block * LAYOUTS[format].columns
     out = empty((*ids.shape, width), torch.float32)
     sizes = (ids.shape[0], width, weight.stride(0), FORMATS.index(format))
     call("engine_block_embedding", (ids, weight, out), sizes)

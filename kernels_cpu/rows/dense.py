@@ -10,7 +10,7 @@ FULL = fact("result", "float32".__eq__, "float32")
 
 
 def _blocks(op: str, name: str, accepts: Predicate, **more: object) -> Kernel:
-    return native(op, name, f"float_blocks:{op}", accepts=accepts, pack="kernels_cpu.native.float_blocks:pack", **more)
+    return native(op, name, f"float_blocks:{op}", accepts=accepts, pack="kernels_cpu.native.blocks:pack", **more)
 
 
 ROWS: tuple[Kernel, ...] = (
