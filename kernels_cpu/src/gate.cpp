@@ -5,12 +5,30 @@
 namespace engine {
 namespace {
 
-vf silu(vf x) { return x / (exp(-x) + 1.0f); }
+constexpr float FAR = 87.0f;
+
+// 1 / (1 + e^-x) for x from -FAR on, 1 beyond FAR.
+vf logistic(vf x) {
+  const vf below = exp_near(min(broadcast(FAR), max(broadcast(-FAR), -x))) + 1.0f;
+#if defined(ENGINE_AVX512)
+  // A division takes as long as all the rest; one step of Newton's method makes 14 bits 24.
+  const vf near = (vf)_mm512_rcp14_ps((__m512)below);
+  return fma(fma(-below, near, broadcast(1.0f)), near, near);
+#else
+  return 1.0f / below;
+#endif
+}
+
+// Bounds stand first, where a comparison with NaN does not take them.
+vf silu(vf x) {
+  const vf kept = max(broadcast(-FAR), x);
+  return kept * logistic(kept);
+}
 
 // tanh's own range cancels: (1 + tanh u) / 2 = 1 / (1 + e^-2u).
 vf gelu_tanh(vf x) {
   const vf twice = x * fma(x * x, broadcast(0.0713548162726f), broadcast(1.59576912161f));
-  return x / (exp(-twice) + 1.0f);
+  return max(broadcast(-FAR), x) * logistic(max(broadcast(-FAR), twice));
 }
 
 // Half of erfc from |x| / sqrt 2 on: e^(-x * x / 2) / (z + 2.5) times a polynomial in (z - 2.5) / (z + 2.5), fitted to

@@ -18,27 +18,69 @@ inline __attribute__((always_inline)) int32_t magnitude(const float* x, int64_t 
   return found;
 }
 
-// x / scale, correctly rounded: a remainder corrects the product with the rounded reciprocal (Markstein, "Computation
-// of elementary functions on the IBM RISC System/6000 processor", 1990). For quotients up to 128, never out of range.
+constexpr int BLOCK = 32, PARTS = BLOCK / LANES;
+
+// Low bytes of BLOCK whole numbers from -128 to 127.
+inline __attribute__((always_inline)) void narrow(const vi* x, int8_t* out) {
+#if defined(ENGINE_AVX512) || !defined(__SSE4_1__)
+  for (int j = 0; j < PARTS; ++j) {
+    const vb stored = __builtin_convertvector(x[j], vb);
+    std::memcpy(out + j * LANES, &stored, sizeof(stored));
+  }
+#elif defined(__AVX2__)
+  const __m256i low = _mm256_packs_epi32((__m256i)x[0], (__m256i)x[1]);
+  const __m256i high = _mm256_packs_epi32((__m256i)x[2], (__m256i)x[3]);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i stored = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+  std::memcpy(out, &stored, sizeof(stored));
+#else
+  for (int j = 0; j < PARTS; j += 4) {
+    const __m128i low = _mm_packs_epi32((__m128i)x[j], (__m128i)x[j + 1]);
+    const __m128i high = _mm_packs_epi32((__m128i)x[j + 2], (__m128i)x[j + 3]);
+    const __m128i stored = _mm_packs_epi16(low, high);
+    std::memcpy(out + j * LANES, &stored, sizeof(stored));
+  }
+#endif
+}
+
+// Each of x through `quotient`, to the nearest whole number, ties to even. What is left after whole blocks is the same
+// by one lane at a time.
+template <class Quotient>
+inline __attribute__((always_inline)) void rounded(const float* x, int8_t* out, int64_t width, Quotient quotient) {
+  int64_t i = 0;
+  for (; i + BLOCK <= width; i += BLOCK) {
+    vi parts[PARTS];
+#pragma GCC unroll 8
+    for (int j = 0; j < PARTS; ++j) parts[j] = whole(quotient(load(x + i + j * LANES)));
+    narrow(parts, out + i);
+  }
+  if (i < width) {
+    float rest[BLOCK] = {};
+    std::memcpy(rest, x + i, size_t(width - i) * sizeof(float));
+    int8_t stored[BLOCK];
+    vi parts[PARTS];
+    for (int j = 0; j < PARTS; ++j) parts[j] = whole(quotient(load(rest + j * LANES)));
+    narrow(parts, stored);
+    std::memcpy(out + i, stored, size_t(width - i));
+  }
+}
+
+// A run by its own scale, correctly rounded: a remainder corrects the product with the rounded reciprocal (Markstein,
+// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). Quotients are at most 127.
 inline __attribute__((always_inline)) void divide(const float* x, float scale, int8_t* out, int64_t width) {
+  if (!(scale < INFINITY)) {
+    std::memset(out, 0, size_t(width));
+    return;
+  }
 #if defined(__FMA__) || defined(__aarch64__)
   const vf by = broadcast(1.0f / scale), from = broadcast(-scale);
-#endif
-  int64_t i = 0;
-  for (; i + LANES <= width; i += LANES) {
-    const vf v = load(x + i);
-#if defined(__FMA__) || defined(__aarch64__)
-    const vf near = v * by, quotient = fma(fma(near, from, v), by, near);
+  rounded(x, out, width, [=](vf v) {
+    const vf near = v * by;
+    return fma(fma(near, from, v), by, near);
+  });
 #else
-    const vf quotient = v / scale;
+  rounded(x, out, width, [=](vf v) { return v / scale; });
 #endif
-    const vb stored = __builtin_convertvector(whole(quotient), vb);
-    std::memcpy(out + i, &stored, sizeof(stored));
-  }
-  for (; i < width; ++i) {
-    const float quotient = x[i] / scale;
-    out[i] = quotient == quotient ? int8_t(std::nearbyintf(quotient)) : int8_t(0);
-  }
 }
 
 // The least largest magnitude that a scale is made from: SMALLEST of engine/ops/quant.py.
@@ -64,17 +106,10 @@ void quantize_runs(const float* x, int8_t* out, float* scales, int64_t width, in
 }
 
 void quantize_by(const float* x, int8_t* out, float scale, int64_t width) {
-  int64_t i = 0;
-  for (; i + LANES <= width; i += LANES) {
-    const vf kept = min(broadcast(127.0f), max(broadcast(-128.0f), load(x + i) / scale));
-    const vb stored = __builtin_convertvector(whole(kept), vb);
-    std::memcpy(out + i, &stored, sizeof(stored));
-  }
-  for (; i < width; ++i) {
-    const float quotient = x[i] / scale;
-    const float kept = quotient < -128.0f ? -128.0f : quotient > 127.0f ? 127.0f : quotient;
-    out[i] = kept == kept ? int8_t(std::nearbyintf(kept)) : int8_t(0);
-  }
+  rounded(x, out, width, [=](vf v) {
+    const vf quotient = v / scale, kept = min(broadcast(127.0f), max(broadcast(-128.0f), quotient));
+    return quotient == quotient ? kept : vf{};
+  });
 }
 
 }  // namespace engine

@@ -168,12 +168,11 @@ inline float largest(vf x) {
   return most;
 }
 
-// e^x within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN for NaN. Cephes' expf: x = n ln 2 + r,
-// ln 2 in two parts, a polynomial of degree 5 in r.
-inline vf exp(vf x) {
-  const vf kept = min(max(x, broadcast(-87.3365f)), broadcast(88.7228f));
-  const vi n = whole(kept * 1.44269504088896341f);
-  vf r = fma(to_float(n), broadcast(-0.693359375f), kept);
+// e^x = result * 2^n within 2 units in the last place, for magnitudes up to 88.7. Cephes' expf: x = n ln 2 + r, ln 2 in
+// two parts, a polynomial of degree 5 in r.
+inline vf exp_parts(vf x, vi& n) {
+  n = whole(x * 1.44269504088896341f);
+  vf r = fma(to_float(n), broadcast(-0.693359375f), x);
   r = fma(to_float(n), broadcast(2.12194440e-4f), r);
   vf p = broadcast(1.9875691500e-4f);
   p = fma(p, r, broadcast(1.3981999507e-3f));
@@ -181,7 +180,20 @@ inline vf exp(vf x) {
   p = fma(p, r, broadcast(4.1665795894e-2f));
   p = fma(p, r, broadcast(1.6666665459e-1f));
   p = fma(p, r, broadcast(5.0000001201e-1f));
-  p = fma(p, r * r, r) + 1.0f;
+  return fma(p, r * r, r) + 1.0f;
+}
+
+// The same for magnitudes up to 87; NaN for NaN.
+inline vf exp_near(vf x) {
+  vi n;
+  const vf p = exp_parts(x, n);
+  return p * (vf)((n + 127) << 23);
+}
+
+// The same for every x: 0 below -87.3, infinity above 88.7.
+inline vf exp(vf x) {
+  vi n;
+  const vf p = exp_parts(min(max(x, broadcast(-87.3365f)), broadcast(88.7228f)), n);
   // 2^n in two factors, since n = 128 has no float of its own.
   const vi half = n >> 1;
   vf y = p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);

@@ -12,8 +12,8 @@ from kernels_cpu.library import library, open_library
 from kernels_cpu.native import gate, norm, quant, select
 from kernels_cpu.record import Recorder, recording
 from kernels_cpu.rows.small import ROWS
+from platforms.cpu.compilers import KERNELS
 from platforms.cpu.fusions import OFFERS
-from platforms.cpu.native import NATIVE
 from platforms.cpu.plugin import CpuPlugin
 from platforms.fusions import ADD_NORM
 
@@ -27,7 +27,7 @@ SHAPES = [(1, 576), (2, 1), (3, 31), (5, 33), (16, 100), (130, 160)]
 def runtime():
     before = torch.get_num_threads()
     opened = CpuPlugin().open(0)
-    assert NATIVE in opened.profile.features, opened.profile.evidence[f"features.{NATIVE}"]
+    assert KERNELS in opened.profile.features, opened.profile.evidence[f"features.{KERNELS}"]
     yield opened
     torch.set_num_threads(before)
 
