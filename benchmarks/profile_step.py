@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args()
-    from benchmarks.peers import prompts
+    from benchmarks.compare.cases import prompts
     from engine import LLM, SamplingParams
 
     spent: collections.Counter[str] = collections.Counter()
