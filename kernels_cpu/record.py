@@ -7,14 +7,16 @@ it once for many runs."""
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache
 from typing import Any, TypeVar
 
-from kernels_cpu.library import CallRecord, library
+from kernels_cpu.library import REALS, SIZES, TENSORS, CallRecord, library
 
 F = TypeVar("F", bound=Callable[..., Any])
+BYTES = ctypes.sizeof(CallRecord)
 
 
 class Recorder:
@@ -34,14 +36,10 @@ class Recorder:
 
     def built(self) -> Any:
         """The calls as the library takes them; valid while their tensors live."""
-        own = library()
+        address = library().address
         records = (CallRecord * len(self.calls))()
-        for record, (symbol, tensors, sizes, reals) in zip(records, self.calls, strict=True):
-            record.body = own.address(symbol)
-            for at, tensor in enumerate(tensors):
-                record.tensor[at] = None if tensor is None else tensor.data_ptr()
-            record.size[: len(sizes)] = sizes
-            record.real[: len(reals)] = reals
+        for at, (symbol, *given) in enumerate(self.calls):
+            _write(records, at * BYTES, address(symbol), *given)
         return records
 
     def run(self) -> None:
@@ -49,13 +47,50 @@ class Recorder:
             replay(self.built())
 
 
+class Immediate:
+    """Runs each call as it comes: what stands in a ``Recorder``'s place while nobody records."""
+
+    def __init__(self) -> None:
+        self._record = CallRecord()
+        self._address = ctypes.addressof(self._record)
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+        """A tensor for a result, of one axis at least."""
+        import torch
+
+        # A shape in one piece costs torch a microsecond more.
+        return torch.empty(*shape, dtype=dtype)
+
+    def add(self, symbol: str, tensors: Sequence[Any], sizes: Sequence[int], reals: Sequence[float]) -> None:
+        own = library()
+        _write(self._record, 0, own.address(symbol), tensors, sizes, reals)
+        own.handle.engine_run(self._address, 1)
+
+
 def replay(records: Any) -> None:
     """Every call in order, by the whole team."""
     library().handle.engine_run(ctypes.addressof(records), len(records))
 
 
+def _write(
+    into: Any, offset: int, body: int, tensors: Sequence[Any], sizes: Sequence[int], reals: Sequence[float]
+) -> None:
+    places = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    _packing(len(places), len(sizes), len(reals))(into, offset, body, *places, *sizes, *reals)
+
+
+@cache
+def _packing(tensors: int, sizes: int, reals: int) -> Callable[..., None]:
+    """Writes a record of so many of each, and zeros for the rest. Raises ``ValueError`` for more than it holds."""
+    if tensors > TENSORS or sizes > SIZES or reals > REALS:
+        raise ValueError(f"a call holds {TENSORS} tensors, {SIZES} sizes and {REALS} reals at most")
+    spare = 8 * (TENSORS - tensors), 8 * (SIZES - sizes), 8 * (REALS - reals)
+    return struct.Struct(f"=Q{tensors}Q{spare[0]}x{sizes}q{spare[1]}x{reals}d{spare[2]}x").pack_into
+
+
 class _State(threading.local):
-    recorder: Recorder | None = None
+    def __init__(self) -> None:
+        self.recorder: Recorder | Immediate = Immediate()
 
 
 _state = _State()
@@ -65,7 +100,7 @@ class recording:
     """Inside, native functions are kept by ``recorder`` and not run."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._own, self._outer = recorder, None
+        self._own, self._outer = recorder, _state.recorder
 
     def __enter__(self) -> Recorder:
         self._outer, _state.recorder = _state.recorder, self._own
@@ -76,19 +111,9 @@ class recording:
 
 
 def native(function: F) -> F:
-    """Run at once what the function calls, unless somebody records."""
-
-    @wraps(function)
-    def run(*tensors: Any, **attributes: Any) -> Any:
-        if _state.recorder is not None:
-            return function(*tensors, **attributes)
-        with recording(Recorder()) as own:
-            found = function(*tensors, **attributes)
-        own.run()
-        return found
-
-    run.native = True  # type: ignore[attr-defined]
-    return run  # type: ignore[return-value]
+    """The function says what it does by ``empty`` and ``call`` alone, so that it may be recorded."""
+    function.native = True  # type: ignore[attr-defined]
+    return function
 
 
 def is_native(function: Any) -> bool:
@@ -97,13 +122,11 @@ def is_native(function: Any) -> bool:
 
 def empty(shape: Sequence[int], dtype: Any) -> Any:
     """A tensor for a result of the native function that is being called."""
-    assert _state.recorder is not None, "empty belongs inside a native function"
     return _state.recorder.empty(shape, dtype)
 
 
 def call(symbol: str, tensors: Sequence[Any], sizes: Sequence[int] = (), reals: Sequence[float] = ()) -> None:
     """Run a kernel of the library: ``call.tensor``, ``call.size`` and ``call.real`` of src/team.h, in order."""
-    assert _state.recorder is not None, "call belongs inside a native function"
     _state.recorder.add(symbol, tensors, sizes, reals)
 
 

@@ -1,5 +1,7 @@
 """Compiled kernels of the host that go once over their rows: against references, each other, and themselves."""
 
+import threading
+
 import pytest
 import torch
 
@@ -10,8 +12,9 @@ from engine.ops import Case
 from engine.ops.compare import as_tuple, difference, name_of, same_bits, truth
 from kernels_cpu.library import library, open_library
 from kernels_cpu.native import gate, norm, quant, select
-from kernels_cpu.record import Recorder, recording
+from kernels_cpu.record import Recorder, call, recording
 from kernels_cpu.rows.small import ROWS
+from platforms.contract import DeviceError
 from platforms.cpu.compilers import KERNELS
 from platforms.cpu.fusions import OFFERS
 from platforms.cpu.plugin import CpuPlugin
@@ -211,3 +214,25 @@ def test_a_split_runs_nothing_and_stands_inside_a_replay():
 
 def test_the_host_offers_the_sum_and_the_norm_together():
     assert ADD_NORM in OFFERS and ADD_NORM.name in {getattr(row, "rule", "") for row in OFFERS}
+
+
+def test_a_call_that_does_not_fit_its_record_is_refused():
+    with pytest.raises(ValueError, match="at most"):
+        call("engine_add", (torch.zeros(1),) * 13)
+    with pytest.raises(DeviceError, match="no kernel engine_none"):
+        call("engine_none", ())
+
+
+def test_threads_of_callers_have_records_of_their_own():
+    x, wanted = [made(3, 64, seed=seed) for seed in range(4)], []
+
+    def work(at):
+        wanted.append(all(same_bits(norm.add(x[at], x[at]), x[at] + x[at]) for _ in range(200)))
+
+    with recording(Recorder()) as kept:
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wanted == [True] * 4 and not kept.calls
