@@ -171,9 +171,11 @@ def write_gguf(
     type_name: str = "F32",
     metadata: Mapping[str, Any] | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
+    stored: Mapping[str, tuple[str, np.ndarray]] | None = None,
 ) -> Path:
     """A GGUF file with the ``gguf`` library's writer. ``type_name``: of matrices; vectors are F32. ``metadata``: more
-    fields, or other values (``None`` leaves one out). ``extra``: more tensors, F32, by the file's own names."""
+    fields, or other values (``None`` leaves one out). ``extra``: more tensors, F32, by the file's own names.
+    ``stored``: matrices in a type and bytes of their own, rows in rotate-half order."""
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
 
@@ -188,9 +190,12 @@ def write_gguf(
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for name, array in weights.items():
         part = name.split(".")[-2]
+        own, array = (stored or {}).get(name, ("", array))
         if arch == "llama" and part in heads:
             array = interleave(array, heads[part])
-        if array.ndim == 2 and type_name != "F32":
+        if own:
+            writer.add_tensor(gguf_name(name), array, raw_dtype=GGMLQuantizationType[own])
+        elif array.ndim == 2 and type_name != "F32":
             writer.add_tensor(gguf_name(name), quantize(array, kind), raw_dtype=kind)
         else:
             writer.add_tensor(gguf_name(name), array)

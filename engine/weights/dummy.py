@@ -40,6 +40,17 @@ class DummyCheckpoint(Checkpoint):
         stream = torch.randn(columns + 7 * rows, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
         return (stream * SPREAD).as_strided((rows, columns), (7, 1))
 
+    def read_packed(self, name: str) -> torch.Tensor:
+        """uint8 [rows, bytes per row] on the host."""
+        import torch
+
+        from engine.ops.blocks import sample_blocks
+
+        self.reads[name] += 1
+        (rows, columns), blocks = self.tensors[name].shape, self.config.blocks
+        assert blocks is not None
+        return sample_blocks(rows, columns, blocks.of(name), torch.Generator().manual_seed(zlib.crc32(name.encode())))
+
 
 def is_dummy(given: Mapping[str, Given]) -> bool:
     """Whether random weights were asked for."""

@@ -99,8 +99,8 @@ def test_every_byte_is_counted_once(name, storage, tmp_path):
     checkpoint = open_checkpoint(write(tmp_path / "m", config, tensors))
     counts = []
     runtime = CpuPlugin().open(0)
-    load_weights(build_program(checkpoint.config, Layout("float32", 4, "float32", storage=storage)), checkpoint,
-                 runtime, counts.append)  # fmt: skip
+    program = build_program(checkpoint.config, Layout("float32", 4, "float32", storage=storage))
+    dict(load_weights(program, checkpoint, runtime, counts.append))
     runtime.close()
     assert sum(counts) == checkpoint.nbytes == sum(tensor.nbytes for tensor in tensors.values())
     assert set(checkpoint.reads.values()) == {1}
@@ -300,7 +300,7 @@ def test_scales_take_the_type_of_activations(tmp_path):
     checkpoint = open_checkpoint(write(tmp_path / "m", config, tensors))
     program = build_program(checkpoint.config, Layout("bfloat16", 4, "bfloat16", storage="int4"))
     runtime = CpuPlugin().open(0)
-    found = load_weights(program, checkpoint, runtime)
+    found = dict(load_weights(program, checkpoint, runtime))
     runtime.close()
     assert json.loads((tmp_path / "m" / "config.json").read_text())["torch_dtype"] == "float32"
     wanted = torch.from_numpy(matrices["model.layers.0.self_attn.o_proj"].scales).bfloat16()

@@ -62,7 +62,7 @@ def loaded(folder, storage, cache="float32"):
     program = build_program(checkpoint.config, Layout("float32", 4, cache, storage=storage))
     runtime = CpuPlugin().open(0)
     try:
-        return program, checkpoint, load_weights(program, checkpoint, runtime)
+        return program, checkpoint, dict(load_weights(program, checkpoint, runtime))
     finally:
         runtime.close()
 
