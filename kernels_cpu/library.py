@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,9 +49,8 @@ class Library:
 _open: list[Library] = []
 
 
-def open_library(path: Path, threads: int, cpus: Sequence[int] | None) -> Library:
-    """Load the kernels and start ``threads`` threads, the caller among them, the others bound to ``cpus`` where given.
-    Once per process: a later call changes the team alone. Raises ``DeviceError``."""
+def load(path: Path) -> Library:
+    """The kernels, once per process and path. Raises ``DeviceError``."""
     if not _open or _open[0].path != path:
         try:
             handle = ctypes.CDLL(str(path))
@@ -58,11 +58,19 @@ def open_library(path: Path, threads: int, cpus: Sequence[int] | None) -> Librar
             raise DeviceError(f"kernels do not load: {error}; remove {path} and start again") from error
         handle.engine_run.argtypes = (ctypes.c_void_p, ctypes.c_int64)
         handle.engine_run.restype = None
+        handle.engine_nodes.argtypes = (ctypes.c_uint64,)
         _open[:] = [Library(path, handle)]
-    places = (ctypes.c_int * threads)(*cpus) if cpus is not None else None
-    if error := _open[0].handle.engine_team(threads, places):
-        raise DeviceError(f"{threads} threads cannot be started (error {error}); ask for fewer")
     return _open[0]
+
+
+def open_library(path: Path, threads: int, cpus: Sequence[int] | None) -> Library:
+    """Load the kernels and start ``threads`` threads, the caller among them, the others bound to ``cpus`` where given.
+    A later call changes the team alone. Raises ``DeviceError``."""
+    own = load(path)
+    places = (ctypes.c_int * threads)(*cpus) if cpus is not None else None
+    if error := own.handle.engine_team(threads, places):
+        raise DeviceError(f"{threads} threads cannot be started ({os.strerror(error)}); ask for fewer")
+    return own
 
 
 def library() -> Library:

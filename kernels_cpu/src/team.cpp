@@ -159,6 +159,18 @@ extern "C" int engine_team(int count, const int* cpus) {
   return count > 0 ? engine::start(count, cpus) : 0;
 }
 
+// New memory of the caller and of threads that it starts comes from the nodes of `mask`, as long as they have some; on
+// kernels before 5.15, which know no such wish, always. Returns 0 or an errno.
+extern "C" int engine_nodes(uint64_t mask) {
+  constexpr int PREFERRED_MANY = 5, BIND = 2;
+  for (const int mode : {PREFERRED_MANY, BIND}) {
+    const unsigned long nodes[2] = {static_cast<unsigned long>(mask), 0};
+    if (syscall(SYS_set_mempolicy, mode, nodes, 64ul + 1) == 0) return 0;
+    if (errno != EINVAL) break;
+  }
+  return errno;
+}
+
 // Every call in order, each by the whole team; returns when all is done.
 extern "C" void engine_run(const engine::Call* calls, int64_t count) {
   if (count <= 0) return;

@@ -16,7 +16,11 @@ from platforms.contract import (
     Runtime,
     Setting,
 )
+from platforms.cpu.compilers import KERNELS
 from platforms.machine import Machine
+
+HALVES = frozenset({"isa.f16c", "isa.avx512f", "isa.asimd"})
+"""Any of these turns float16 into float32 in one instruction."""
 
 
 class CpuPlugin(PlatformPlugin):
@@ -62,12 +66,18 @@ class CpuPlugin(PlatformPlugin):
         settings = [
             Setting("compilation.custom_ops", ["all"], "hand-written kernels lead on a host device"),
             Setting("compilation.backend", "native", "a code generator takes longer to start than it saves here"),
-            Setting("compilation.capture_step", 1, "a padded token costs real work, which is a large share of small steps"),
+            Setting("compilation.capture_step", 1, "a padded token is real work, a large share of a small step"),
             Setting("cache.gpu_memory_utilization", 0.5, "other programs live in this memory too"),
             Setting("scheduler.max_num_batched_tokens", 4096 if offline else 2048, f"a host processor, {use}"),
             Setting("scheduler.max_num_seqs", 256 if offline else 128, f"a host processor, {use}"),
         ]
-        if "dtype.bfloat16" not in profile.features:
+        if KERNELS in profile.features:
+            reason = "compiled kernels sum in float32; weights of 16 bits stay as they are stored"
+            settings.append(Setting("model.dtype", "float32", reason))
+            if profile.features & HALVES and not facts.get("mla"):
+                reason = "half of what attention reads beside float32; sums stay float32"
+                settings.append(Setting("cache.kv_cache_dtype", "float16", reason))
+        elif "dtype.bfloat16" not in profile.features:
             reason = "this processor has no bfloat16 products, and emulated ones are far slower than float32"
             settings.append(Setting("model.dtype", "float32", reason))
         space = str(facts.get(SPACE.lower(), ""))

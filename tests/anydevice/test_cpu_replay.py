@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from engine.work import BoundCall, Work
-from kernels_cpu.library import open_library
+from kernels_cpu.library import library, open_library
 from kernels_cpu.native.norm import rms_norm
 from platforms.contract import DeviceError
 from platforms.cpu.arena import ALIGNMENT, Arena, ArenaRecorder
 from platforms.cpu.compilers import KERNELS
-from platforms.cpu.native import cache_folder
+from platforms.cpu.native import cache_folder, place_memory
 from platforms.cpu.plugin import CpuPlugin
+from platforms.cpu.threads import Threads
+from tests.fake_machines import machine
 
 NORM = {"eps": 1e-5}
 WIDTH = 48
@@ -122,7 +124,6 @@ def test_two_threads_of_python_may_call_kernels_at_once():
 def test_results_do_not_depend_on_the_number_of_threads(members, runtime):
     x, w = torch.randn(67, WIDTH), torch.randn(WIDTH)
     expected = rms_norm(x, w, **NORM)
-    from kernels_cpu.library import library
 
     path = library().path
     try:
@@ -146,3 +147,15 @@ def test_a_library_that_does_not_load_says_so(tmp_path):
 def test_the_library_lies_below_the_engines_cache(tmp_path):
     assert cache_folder({"ENGINE_CACHE_ROOT": str(tmp_path)}) == tmp_path / "kernels_cpu"
     assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "engine" / "kernels_cpu"
+
+
+def test_memory_is_asked_for_on_the_nodes_of_bound_threads(tmp_path):
+    path = library().path
+    one = machine(tmp_path / "one", {"sys/devices/system/node/node0/cpulist": "0-1"})
+    two = machine(tmp_path / "two", {f"sys/devices/system/node/node{n}/cpulist": f"{n}" for n in (0, 1)})
+    bound = Threads((0,), 1, (0,), ())
+    assert place_memory(path, one, bound) == {}, "there is no other node"
+    assert place_memory(path, two, Threads(None, 1, (0,), ())) == {}, "threads that are not bound have no node"
+    told = place_memory(path, two, bound)["limits.numa_nodes"]
+    assert told.startswith("memory comes from node 0")
+    assert "refused" in place_memory(path, two, Threads((0,), 1, (60,), ()))["limits.numa_nodes"], "there is none"
