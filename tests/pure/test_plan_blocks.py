@@ -154,3 +154,16 @@ def test_ranks_hold_whole_blocks_of_their_share(ranks: int) -> None:
     if ranks < 4:
         assert weights["0.down"].shape == (model.hidden_size, 6 // ranks * 144) and weights["0.down"].shard == 1
     assert weights["0.gate_up"].shape[0] == 2 * 256 * 6 // ranks
+
+
+def test_explain_says_what_becomes_of_the_built_in_models_blocks() -> None:
+    from engine.explain.text import render
+    from engine.weights.config_only import read_config
+    from tests.checkpoints import builtin_gguf
+
+    model = read_config(builtin_gguf(), "built-in")
+    text = " ".join(render(toy(*ROWS, model=model), 400, False).split())
+    assert "GGUF blocks (Q4_1, 5 bits a weight, Q8_0 ×1): multiplied as they are by theirs" in text
+    for line in ("scaled_block_linear ×120 theirs", "block_linear ×1 theirs", "block_embedding ×1 theirs"):
+        assert line in text
+    assert "quantize_dynamic ×120" in text
