@@ -2,14 +2,15 @@
 // first token; each span has a largest score, a sum of weights and a weighted sum of values, and spans are merged in
 // their order. So what a request gets depends on itself alone, whoever makes which span.
 #include "attention_cache.h"
+#include "attention_rows.h"
 #include "attention_tile.h"
+#include "attention_weights.h"
 #include "team.h"
 
 namespace engine {
 namespace {
 
-constexpr int64_t SPAN = 128, QUERY_ROWS = 96, MOST_QUERIES = 48, PADDING = 16, LINES = 32;
-constexpr float NOTHING = -INFINITY;
+constexpr int64_t SPAN = 128, QUERY_ROWS = 96, MOST_QUERIES = 48, MOST_ROWS = 256, PADDING = 16, KEYS = 16, RUNS = 4;
 
 struct Job {
   const float* q;
@@ -17,7 +18,7 @@ struct Job {
   const int32_t *blocks, *starts, *lengths;
   float *parts, *out;
   int64_t tokens, requests, table, heads, kv_heads, dim, page, side, window, kind, q_stride, room;
-  int64_t group, wide, query_block, part;
+  int64_t group, wide, query_block, part, step;
   float scale, cap, v_scale;
 };
 
@@ -37,6 +38,7 @@ Job job_of(const Call& call) {
   job.query_block = many < 1 ? 1 : many > MOST_QUERIES ? MOST_QUERIES : many;
   job.scale = float(call.real[0] * (call.tensor[5] ? double(*call.at<float>(5)) : 1.0));
   job.cap = float(call.real[1]);
+  job.step = 1;
   job.v_scale = call.tensor[6] ? *call.at<float>(6) : 1.0f;
   return job;
 }
@@ -44,11 +46,11 @@ Job job_of(const Call& call) {
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// The tasks of one request: its blocks of queries, or, where there is one block and room for parts, its spans; times kv
-// heads. `slot`: of its first part, or -1.
+// The tasks of one request: its blocks of queries, or, where there is one block and room for parts, its spans; times
+// runs of `step` kv heads. `slot`: of its first part, or -1.
 struct Tasks {
   int64_t request = -1, end = 0, begin = 0, used = 0;
-  int64_t row = 0, fresh = 0, length = 0, first = 0, count = 0, slot = -1;
+  int64_t row = 0, fresh = 0, length = 0, first = 0, count = 0, slot = -1, step = 1, runs = 1;
 
   bool next(const Job& job) {
     while (++request < job.requests) {
@@ -66,12 +68,23 @@ struct Tasks {
       } else {
         count = (fresh + job.query_block - 1) / job.query_block;
       }
-      begin = end, end += count * job.kv_heads;
+      step = fresh == 1 ? job.step : 1, runs = (job.kv_heads + step - 1) / step;
+      begin = end, end += count * runs;
       return true;
     }
     return false;
   }
 };
+
+// How many kv heads a task of one query takes: all of them, since their keys lie side by side, unless that leaves too
+// few tasks.
+int64_t step_of(const Job& job, int64_t members) {
+  Tasks tasks;
+  int64_t found = 0;
+  while (found < RUNS * members && tasks.next(job)) found += tasks.count;
+  const int64_t fits = most(1, MOST_ROWS / job.group);
+  return least(least(job.kv_heads, fits), most(1, job.kv_heads * found / (RUNS * members)));
+}
 
 // Of one span, or of several that were merged: sums of values [rows, wide], largest scores and sums of weights [rows].
 struct Sums {
@@ -80,6 +93,7 @@ struct Sums {
 
 struct Work {
   float *q, *scores, *wide, *turned;
+  const char* rows[SPAN + ROW_KEYS];
   const float *keys[SPAN + LANES], **columns;
   Sums all, one;
 };
@@ -99,91 +113,101 @@ void lay_out(const Job& job, int64_t rows, char* scratch, Work& work) {
   work.columns = reinterpret_cast<const float**>(at);
 }
 
-// Keys (side 0) or values (side 1) `first` .. `first + count` of a head, as lines of `wide` floats: where they lie, if
-// they are such lines, else in `room`, where zeros follow.
-template <class Kind>
-void lines_of(const Job& job, int64_t request, int64_t head, int64_t side, int64_t first, int64_t count, float* room,
-              const float** lines) {
-  typedef typename Kind::type type;
-  const type* cache = reinterpret_cast<const type*>(job.cache) + side * job.side + head * job.dim;
+// Where the keys `first` .. `first + count` of a request lie, those of all heads of a token side by side.
+void rows_of(const Job& job, int64_t request, int64_t first, int64_t count, int64_t item, const char** rows) {
   const int32_t* blocks = job.blocks + request * job.table;
-  const int64_t step = job.kv_heads * job.dim, whole = job.dim / LANES * LANES;
-  const bool there = sizeof(type) == sizeof(float) && whole == job.dim;
+  const int64_t step = job.kv_heads * job.dim * item;
   int64_t block = first / job.page, offset = first - block * job.page;
-  const type* row = cache + (blocks[block] * job.page + offset) * step;
+  for (int64_t i = 0; i < count; ++block, offset = 0) {
+    const char* row = job.cache + (blocks[block] * job.page + offset) * step;
+    for (; i < count && offset < job.page; ++i, ++offset, row += step) rows[i] = row;
+  }
+}
+
+// Columns from byte `at` onward of `rows`, as lines of `wide` floats: where they lie, if they are such lines, else in
+// `room`, zeros behind them.
+template <class Kind>
+void lines_of(const Job& job, const char* const* rows, int64_t at, int64_t count, float* room, const float** lines) {
+  typedef typename Kind::type type;
+  const int64_t whole = job.dim / LANES * LANES;
+  const bool there = sizeof(type) == sizeof(float) && whole == job.dim;
   for (int64_t i = 0; i < count; ++i) {
+    const type* row = reinterpret_cast<const type*>(rows[i] + at);
     if (there) {
       lines[i] = reinterpret_cast<const float*>(row);
-    } else {
-      float* to = room + i * job.wide;
-      for (int64_t c = 0; c < whole; c += LANES) store(to + c, Kind::widen(row + c));
-      if (whole < job.dim) store(to + whole, widen_some<Kind>(row + whole, job.dim - whole));
-      lines[i] = to;
+      continue;
     }
-    row += step;
-    if (++offset == job.page && i + 1 < count) offset = 0, row = cache + blocks[++block] * job.page * step;
+    float* to = room + i * job.wide;
+    for (int64_t c = 0; c < whole; c += LANES) store(to + c, Kind::widen(row + c));
+    if (whole < job.dim) store(to + whole, widen_some<Kind>(row + whole, job.dim - whole));
+    lines[i] = to;
   }
 }
 
-void lines_of(const Job& job, int64_t request, int64_t head, int64_t side, int64_t first, int64_t count, float* room,
-              const float** lines) {
-  with_kind(job.kind, [&](auto kind) {
-    lines_of<decltype(kind)>(job, request, head, side, first, count, room, lines);
-  });
+// What heads whose kv head's columns start at byte `at` take from rows k .. k + count.
+struct Source {
+  const char* const* rows;
+  int64_t at;
+};
+
+// Rows that are no whole vectors are widened first, those of one head at a time.
+template <class Kind>
+Source source_of(const Job& job, Work& work, int64_t k, int64_t count, int64_t at) {
+  if (job.dim == job.wide) return {work.rows + k, at};
+  lines_of<Kind>(job, work.rows + k, at, count, work.wide, work.keys);
+  return {reinterpret_cast<const char* const*>(work.keys), 0};
 }
 
-inline float exp_of(float x) { return exp(broadcast(x))[0]; }
-
-// Scores become weights. s [count], room for whole vectors.
-void weigh(float* s, int64_t count, float cap, float& largest_score, float& weight) {
-  const int64_t whole = (count + LANES - 1) / LANES * LANES;
-  for (int64_t i = count; i < whole; ++i) s[i] = NOTHING;
-  if (cap > 0)
-    for (int64_t i = 0; i < whole; i += LANES) {
-      const vf x = load(s + i), e = exp(abs(x) * (-2.0f / cap));
-      const vf y = (1.0f - e) / (1.0f + e) * cap;
-      store(s + i, x == NOTHING ? x : x < 0.0f ? -y : y);
-    }
-  vf high = load(s);
-  for (int64_t i = LANES; i < whole; i += LANES) high = max(high, load(s + i));
-  largest_score = largest(high);
-  const float base = largest_score == NOTHING ? 0.0f : largest_score;
-  vf total{};
-  for (int64_t i = 0; i < whole; i += LANES) {
-    const vf y = exp(load(s + i) - base);
-    store(s + i, y);
-    total += y;
+// One query over keys first .. first + count of one span, for kv heads `head` .. `head + heads`.
+template <class Kind>
+void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int64_t first, int64_t count, Work& work,
+               Sums& to) {
+  constexpr int64_t item = sizeof(typename Kind::type);
+  const RowKernels& own = job.dim == job.wide ? row_kernels<Kind>() : row_kernels<Float32>();
+  const int64_t rows = heads * job.group, many = (job.group + ROW_HEADS - 1) / ROW_HEADS;
+  const auto each = [&](auto body) {
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t g = 0, i = 0; i < many; ++i) {
+        const int64_t next = job.group * (i + 1) / many;
+        body(h, h * job.group + g, next - g - 1, g == 0);
+        g = next;
+      }
+  };
+  rows_of(job, request, first, count, item, work.rows);
+  for (int64_t i = count; i % ROW_KEYS; ++i) work.rows[i] = work.rows[count - 1];
+  Source from{};
+  for (int64_t k = 0; k < count; k += KEYS) {
+    const int64_t keys = (least(KEYS, count - k) + ROW_KEYS - 1) / ROW_KEYS * ROW_KEYS;
+    each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
+      if (fresh) from = source_of<Kind>(job, work, k, keys, (head + h) * job.dim * item);
+      own.scores[size](work.q + row * job.wide, job.wide, from.rows, from.at, keys, work.scores + row * SPAN + k, SPAN);
+    });
   }
-  weight = sum(total);
-}
-
-// One query over keys first .. first + count of one span; `rows` query heads share them.
-void over_span(const Job& job, int64_t request, int64_t head, int64_t first, int64_t count, Work& work, Sums& to) {
-  const int64_t rows = job.group;
-  for (int64_t k = 0; k < count; k += LINES) {
-    const int64_t many = least(LINES, count - k);
-    lines_of(job, request, head, 0, first + k, many, work.wide, work.keys);
-    for (int64_t i = many; i % SCORE_KEYS; ++i) work.keys[i] = work.keys[many - 1];
-    scores(work.q, job.wide, rows, work.keys, many, work.scores + k, SPAN);
-  }
-  for (int64_t r = 0; r < rows; ++r) weigh(work.scores + r * SPAN, count, job.cap, to.largest[r], to.weight[r]);
-  for (int64_t k = 0; k < count; k += LINES) {
-    const int64_t many = least(LINES, count - k);
-    lines_of(job, request, head, 1, first + k, many, work.wide, work.keys);
-    product(work.scores + k, SPAN, rows, work.keys, job.wide / LANES, many, to.values, job.wide, k > 0);
+  weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
+  std::memset(to.values, 0, size_t(rows * job.wide) * sizeof(float));
+  for (int64_t k = 0; k < count; k += KEYS) {
+    const int64_t keys = least(KEYS, count - k);
+    each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
+      if (fresh) from = source_of<Kind>(job, work, k, keys, (job.side + (head + h) * job.dim) * item);
+      own.values[size](work.scores + row * SPAN + k, SPAN, from.rows, from.at, keys, to.values + row * job.wide,
+                       job.wide);
+    });
   }
 }
 
 // Queries at positions `oldest` onward, `rows` of them times heads, over keys first .. first + count of one span.
-void over_span(const Job& job, int64_t request, int64_t head, int64_t first, int64_t count, int64_t oldest,
-               int64_t rows, Work& work, Sums& to) {
-  lines_of(job, request, head, 0, first, count, work.wide, work.keys);
+template <class Kind>
+void over_lines(const Job& job, int64_t request, int64_t head, int64_t first, int64_t count, int64_t oldest,
+                int64_t rows, Work& work, Sums& to) {
+  constexpr int64_t item = sizeof(typename Kind::type);
+  rows_of(job, request, first, count, item, work.rows);
+  lines_of<Kind>(job, work.rows, head * job.dim * item, count, work.wide, work.keys);
   const int64_t columns = (count + LANES - 1) / LANES;
   for (int64_t i = count; i < columns * LANES; ++i) work.keys[i] = work.keys[count - 1];
   for (int64_t k = 0; k < columns; ++k)
     for (int64_t c = 0; c < job.wide; c += LANES)
       turn(work.keys + k * LANES, c, work.turned + c * SPAN + k * LANES, SPAN);
-  product(work.q, job.wide, rows, work.columns, columns, job.dim, work.scores, SPAN, false);
+  product(work.q, job.wide, rows, work.columns, columns, job.dim, work.scores, SPAN);
   for (int64_t r = 0; r < rows; ++r) {
     float* const s = work.scores + r * SPAN;
     const int64_t place = oldest + r / job.group - first;
@@ -191,11 +215,13 @@ void over_span(const Job& job, int64_t request, int64_t head, int64_t first, int
     const int64_t high = most(0, least(count, place + 1));
     for (int64_t i = 0; i < low; ++i) s[i] = NOTHING;
     for (int64_t i = high; i < count; ++i) s[i] = NOTHING;
-    weigh(s, count, job.cap, to.largest[r], to.weight[r]);
   }
-  lines_of(job, request, head, 1, first, count, work.wide, work.keys);
-  product(work.scores, SPAN, rows, work.keys, job.wide / LANES, count, to.values, job.wide, false);
+  weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
+  lines_of<Kind>(job, work.rows, (job.side + head * job.dim) * item, count, work.wide, work.keys);
+  product(work.scores, SPAN, rows, work.keys, job.wide / LANES, count, to.values, job.wide);
 }
+
+inline float exp_of(float x) { return exp_below(broadcast(x))[0]; }
 
 void merge(float* values, float& largest_score, float& weight, const float* more, float more_largest,
            float more_weight, int64_t width) {
@@ -220,42 +246,43 @@ inline float* part_of(const Job& job, const Tasks& own, int64_t span, int64_t qu
   return job.parts + ((own.slot + span * own.fresh + query) * job.heads + head) * job.part;
 }
 
-// Queries of one block, of the heads that share a kv head, over their spans or over one of them.
+// Queries of one block, of the heads that share a run of kv heads, over their spans or over one of them.
+template <class Kind>
 void attend(const Job& job, const Tasks& own, int64_t task, char* scratch) {
-  const int64_t head = task % job.kv_heads, at = task / job.kv_heads;
-  const bool parted = own.slot >= 0;
+  const int64_t head = task % own.runs * own.step, at = task / own.runs, heads = least(own.step, job.kv_heads - head);
+  const bool parted = own.slot >= 0, single = own.fresh == 1;
   // The last blocks of queries have the most keys: they come first.
   const int64_t query = parted ? 0 : (own.count - 1 - at) * job.query_block;
-  const int64_t queries = least(job.query_block, own.fresh - query), rows = queries * job.group;
+  const int64_t queries = least(job.query_block, own.fresh - query), each = heads * job.group, rows = queries * each;
   const int64_t oldest = own.length - own.fresh + query, last = oldest + queries;
   const int64_t lowest = job.window ? most(0, oldest - job.window + 1) : 0;
   Work work;
   lay_out(job, rows, scratch, work);
   for (int64_t r = 0; r < rows; ++r) {
-    const float* from = job.q + (own.row + query + r / job.group) * job.q_stride +
-                        (head * job.group + r % job.group) * job.dim;
+    const float* from =
+        job.q + (own.row + query + r / each) * job.q_stride + (head * job.group + r % each) * job.dim;
     float* to = work.q + r * job.wide;
     int64_t i = 0;
     for (; i + LANES <= job.dim; i += LANES) store(to + i, load(from + i) * job.scale);
     if (i < job.dim) store(to + i, widen_some<Float32>(from + i, job.dim - i) * job.scale);
   }
-  if (own.fresh > 1)
+  if (!single)
     for (int64_t c = 0; c < job.dim; ++c) work.columns[c] = work.turned + c * SPAN;
   const int64_t first = parted ? own.first + at : lowest / SPAN, end = parted ? first + 1 : (last + SPAN - 1) / SPAN;
   for (int64_t span = first; span < end; ++span) {
-    const int64_t from = most(span * SPAN, own.fresh > 1 ? 0 : lowest), count = least((span + 1) * SPAN, last) - from;
+    const int64_t from = most(span * SPAN, single ? lowest : 0), count = least((span + 1) * SPAN, last) - from;
     Sums& to = span == first ? work.all : work.one;
-    if (own.fresh > 1)
-      over_span(job, own.request, head, from, count, oldest, rows, work, to);
+    if (single)
+      over_rows<Kind>(job, own.request, head, heads, from, count, work, to);
     else
-      over_span(job, own.request, head, from, count, work, to);
+      over_lines<Kind>(job, own.request, head, from, count, oldest, rows, work, to);
     if (span > first)
       for (int64_t r = 0; r < rows; ++r)
         merge(work.all.values + r * job.wide, work.all.largest[r], work.all.weight[r],
               work.one.values + r * job.wide, work.one.largest[r], work.one.weight[r], job.wide);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t place = query + r / job.group, own_head = head * job.group + r % job.group;
+    const int64_t place = query + r / each, own_head = head * job.group + r % each;
     const float* values = work.all.values + r * job.wide;
     if (parted) {
       float* part = part_of(job, own, at, place, own_head);
@@ -263,6 +290,24 @@ void attend(const Job& job, const Tasks& own, int64_t task, char* scratch) {
       part[job.part - 2] = work.all.largest[r], part[job.part - 1] = work.all.weight[r];
     } else {
       finish(job, values, work.all.weight[r], job.out + ((own.row + place) * job.heads + own_head) * job.dim);
+    }
+  }
+}
+
+template <class Kind>
+void attend_all(const Job& job, Member& member) {
+  Tasks tasks;
+  bool left = tasks.next(job);
+  int64_t begin, end;
+  // Nobody knows the number of tasks before going through the requests.
+  while (member.next(INT64_MAX / 2, 1, begin, end)) {
+    while (left && begin >= tasks.end) left = tasks.next(job);
+    if (!left) {
+      const int64_t row = job.starts[job.requests] + (begin - tasks.end) * PADDING, width = job.heads * job.dim;
+      if (row >= job.tokens) return;
+      std::memset(job.out + row * width, 0, size_t(least(PADDING, job.tokens - row) * width) * sizeof(float));
+    } else {
+      attend<Kind>(job, tasks, begin - tasks.begin, member.scratch);
     }
   }
 }
@@ -276,21 +321,9 @@ using namespace engine;
 // requests, row stride of blocks, heads, kv heads, head_dim, page, elements between keys and values, window (0: none),
 // kind of the cache, row stride of q, rows of parts; real: scale, softcap.
 ENGINE_KERNEL(engine_attention) {
-  const Job job = job_of(call);
-  Tasks tasks;
-  bool left = tasks.next(job);
-  int64_t begin, end;
-  // Nobody knows the number of tasks before going through the requests.
-  while (member.next(INT64_MAX / 2, 1, begin, end)) {
-    while (left && begin >= tasks.end) left = tasks.next(job);
-    if (!left) {
-      const int64_t row = job.starts[job.requests] + (begin - tasks.end) * PADDING, width = job.heads * job.dim;
-      if (row >= job.tokens) return;
-      std::memset(job.out + row * width, 0, size_t(least(PADDING, job.tokens - row) * width) * sizeof(float));
-    } else {
-      attend(job, tasks, begin - tasks.begin, member.scratch);
-    }
-  }
+  Job job = job_of(call);
+  job.step = step_of(job, member.count);
+  with_kind(job.kind, [&](auto kind) { attend_all<decltype(kind)>(job, member); });
 }
 
 // Parts of requests whose spans were spread, merged in order. The same call.

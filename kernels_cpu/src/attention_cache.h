@@ -5,18 +5,42 @@
 
 namespace engine {
 
-typedef uint8_t vu __attribute__((vector_size(LANES)));
-
 template <class V, class T>
 inline void store_as(T* to, V x) {
   std::memcpy(to, &x, sizeof(V));
 }
 
-// The lesser of both; `x` where `most` is NaN is not asked.
+// Held to `most` and its negative; NaN stays.
 inline vf clamped(vf x, float most) {
   x = x > most ? broadcast(most) : x;
   return x < -most ? broadcast(-most) : x;
 }
+
+// Whole numbers of LANES bytes or words, and back. GCC takes a conversion of whole vectors apart lane by lane.
+#if defined(ENGINE_AVX512)
+inline vi wider(const uint8_t* from) { return (vi)_mm512_cvtepu8_epi32(load_as<__m128i>(from)); }
+inline vi wider(const int8_t* from) { return (vi)_mm512_cvtepi8_epi32(load_as<__m128i>(from)); }
+inline vi wider(const uint16_t* from) { return (vi)_mm512_cvtepu16_epi32(load_as<__m256i>(from)); }
+inline void store_low(uint8_t* to, vi x) { store_as(to, _mm512_cvtepi32_epi8((__m512i)x)); }
+inline void store_low(uint16_t* to, vi x) { store_as(to, _mm512_cvtepi32_epi16((__m512i)x)); }
+#elif defined(__AVX2__)
+inline vi wider(const uint8_t* from) { return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from)); }
+inline vi wider(const int8_t* from) { return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)); }
+inline vi wider(const uint16_t* from) { return (vi)_mm256_cvtepu16_epi32(load_as<__m128i>(from)); }
+#else
+template <class T>
+inline vi wider(const T* from) {
+  vi x{};
+  for (int i = 0; i < LANES; ++i) x[i] = from[i];
+  return x;
+}
+#endif
+#if !defined(ENGINE_AVX512)
+template <class T>
+inline void store_low(T* to, vi x) {
+  for (int i = 0; i < LANES; ++i) to[i] = T(x[i]);
+}
+#endif
 
 struct Float32 {
   typedef float type;
@@ -32,10 +56,10 @@ struct Float16 {
 
 struct Bfloat16 {
   typedef uint16_t type;
-  static vf widen(const uint16_t* from) { return from_bfloat(load_as<vh>(from)); }
+  static vf widen(const uint16_t* from) { return (vf)(wider(from) << 16); }
   static void narrow(uint16_t* to, vf x) {
     const vi bits = (vi)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
-    store_as(to, __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded, vh));
+    store_low(to, (bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
   }
 };
 
@@ -43,7 +67,7 @@ struct Bfloat16 {
 struct Float8 {
   typedef uint8_t type;
   static vf widen(const uint8_t* from) {
-    const vi x = __builtin_convertvector(load_as<vu>(from), vi), rest = x & 0x7f;
+    const vi x = wider(from), rest = x & 0x7f;
     vi bits = (rest << 20) + (120 << 23);
     bits = rest < 8 ? (vi)(to_float(rest) * 0x1p-9f) : bits;
     bits = rest == 0x7f ? (vi{} + 0x7fc00000) : bits;
@@ -56,18 +80,18 @@ struct Float8 {
     vi y = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
     y = x < 0x1p-6f ? whole(min(x, broadcast(1.0f)) * 512.0f) : y;
     y = x == x ? y : (vi{} + 0x7f);
-    store_as(to, __builtin_convertvector(y | sign, vu));
+    store_low(to, y | sign);
   }
 };
 
 struct Int8 {
   typedef int8_t type;
-  static vf widen(const int8_t* from) { return to_float(__builtin_convertvector(load_as<vb>(from), vi)); }
+  static vf widen(const int8_t* from) { return to_float(wider(from)); }
   static void narrow(int8_t* to, vf x) {
     x = x > 127.0f ? broadcast(127.0f) : x;
     x = x < -128.0f ? broadcast(-128.0f) : x;
     x = x == x ? x : vf{};
-    store_as(to, __builtin_convertvector(whole(x), vb));
+    store_low(reinterpret_cast<uint8_t*>(to), whole(x));
   }
 };
 
