@@ -105,8 +105,8 @@ inline void make_tile(const Activations& from, int64_t begin, int64_t filled, in
   }
 }
 
-// Adds `groups` groups of a strip and a tile to sums [tokens of the tile][ROWS].
-typedef void (*Product)(const uint8_t* strip, const uint8_t* tile, int64_t groups, float* sums);
+// Adds `groups` groups of strips and a tile to sums [products, minima][strip][token of the tile][ROWS].
+typedef void (*Product)(const uint8_t* const* strips, const uint8_t* tile, int64_t groups, float* sums);
 
 // x int8 [tokens, columns], scales [tokens, groups], strips, bias [out] or null, out [tokens, out], tiles or null; size:
 // tokens, columns, out, format, row stride of x, row stride of scales.
@@ -152,56 +152,104 @@ inline void make_tiles(const Job& job, const Tiling& cut, int32_t bias, Member& 
       make_tile(job.x, cut.begin(i), cut.filled(i), cut.size, job.own, bias, job.tiles + i * cut.bytes);
 }
 
-// sums [tokens][width] + bias -> columns [first, first + width) of rows of out.
-inline void finish(const Job& job, const float* sums, int width, int64_t token, int64_t tokens, int64_t first) {
-  const int64_t last = first + width < job.rows ? first + width : job.rows;
-  for (int64_t t = 0; t < tokens; ++t, sums += width) {
-    float* const out = job.out + (token + t) * job.rows;
-    if (job.bias != nullptr) {
-      for (int64_t i = first; i < last; ++i) out[i] = sums[i - first] + job.bias[i];
-    } else if (last - first == ROWS) {
-      std::memcpy(out + first, sums, ROWS * sizeof(float));
-    } else {
-      std::memcpy(out + first, sums, size_t(last - first) * sizeof(float));
-    }
-  }
+// One sum of products, then one of minima, of each strip and token: the same order of steps for every token, however
+// many there are.
+inline void finish(const Job& job, const float* products, const float* minima, int64_t token, int64_t strip) {
+  const int64_t first = strip * ROWS, count = job.rows - first < ROWS ? job.rows - first : ROWS;
+  float* const out = job.out + token * job.rows + first;
+  float sum[ROWS];
+  for (int i = 0; i < ROWS; ++i) sum[i] = products[i];
+  if (job.own.zero == 0)
+    for (int i = 0; i < ROWS; ++i) sum[i] += minima[i];
+  if (job.bias != nullptr)
+    for (int64_t i = 0; i < count; ++i) sum[i] += job.bias[first + i];
+  if (count == ROWS)
+    std::memcpy(out, sum, sizeof(sum));
+  else
+    std::memcpy(out, sum, size_t(count) * sizeof(float));
 }
 
 // Activations of so many bytes stay in a second-level cache while strips go by.
-constexpr int64_t NEAR = 384 << 10;
+constexpr int64_t NEAR = 512 << 10;
+
+// Strips outside, `abreast` at a time, tokens inside.
+struct Work {
+  const Job& job;
+  const Tiling& cut;
+  const uint8_t* tiles;
+  char* free;  // of the scratch, behind what is in use
+  int64_t abreast, blocks, tiles_of_block, strips, record, each;
+
+  Work(const Job& job, const Tiling& cut, int32_t bias, int abreast, Member& member)
+      : job(job), cut(cut), tiles(job.tiles), free(member.scratch), abreast(abreast) {
+    if (tiles == nullptr) {
+      tiles = reinterpret_cast<uint8_t*>(free);
+      for (int64_t i = 0; i < cut.count; ++i, free += cut.bytes)
+        make_tile(job.x, cut.begin(i), cut.filled(i), cut.size, job.own, bias, reinterpret_cast<uint8_t*>(free));
+    }
+    const int64_t near = NEAR / cut.bytes > 0 ? NEAR / cut.bytes : 1;
+    blocks = (cut.count + near - 1) / near;
+    tiles_of_block = blocks > 0 ? (cut.count + blocks - 1) / blocks : 0;
+    strips = (job.rows + ROWS - 1) / ROWS;
+    record = tile_record(job.own, cut.size);
+    each = 2 * abreast * cut.size * ROWS;
+  }
+
+  const uint8_t* tile(int64_t i, int64_t group) const { return tiles + i * cut.bytes + group * record; }
+
+  // body(strips abreast, first tile, last tile). Where strips end there the last one stands in for those that lack.
+  template <class Body>
+  void run(Member& member, Body body) const {
+    const int64_t runs = (strips + abreast - 1) / abreast, strip_bytes = bytes_before(job.own, job.x.groups);
+    int64_t begin, end;
+    while (member.next(blocks * runs, grain_of(runs, member, 4), begin, end))
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const uint8_t* own[4];
+        for (int64_t j = 0; j < abreast; ++j) {
+          const int64_t strip = unit % runs * abreast + j;
+          own[j] = job.strips + (strip < strips ? strip : strips - 1) * strip_bytes;
+        }
+        body(own, unit / runs * cut.count / blocks, (unit / runs + 1) * cut.count / blocks);
+      }
+  }
+
+  // Where results of a tile go has to be there when they are.
+  void announce(const uint8_t* const* own, int64_t tile) const {
+    const int64_t strip = (own[0] - job.strips) / bytes_before(job.own, job.x.groups);
+    for (int64_t t = 0; t < cut.filled(tile); ++t)
+      for (int64_t j = 0; j < abreast && strip + j < strips; ++j)
+        __builtin_prefetch(job.out + (cut.begin(tile) + t) * job.rows + (strip + j) * ROWS, 1);
+  }
+
+  // sums [products, minima][strip][token][ROWS] of a tile -> out.
+  void finish(const uint8_t* const* own, const float* sums, int64_t tile) const {
+    const int64_t strip = (own[0] - job.strips) / bytes_before(job.own, job.x.groups);
+    for (int64_t t = 0; t < cut.filled(tile); ++t)
+      for (int64_t j = 0; j < abreast && strip + j < strips; ++j) {
+        const float* const at = sums + (j * cut.size + t) * ROWS;
+        engine::finish(job, at, at + each / 2, cut.begin(tile) + t, strip + j);
+      }
+  }
+};
+
 // Groups that all tiles take before the next ones, out of the first-level cache.
 constexpr int64_t TURN = 8;
 
-// Strips outside, tokens inside.
-inline void multiply(const Job& job, const Tiling& cut, Product product, int32_t bias, Member& member) {
-  char* free = member.scratch;
-  const uint8_t* tiles = job.tiles;
-  if (tiles == nullptr) {
-    for (int64_t i = 0; i < cut.count; ++i, free += cut.bytes)
-      make_tile(job.x, cut.begin(i), cut.filled(i), cut.size, job.own, bias, reinterpret_cast<uint8_t*>(free));
-    tiles = reinterpret_cast<uint8_t*>(member.scratch);
-  }
-  float* const sums = reinterpret_cast<float*>(free);
-  const int64_t near = NEAR / cut.bytes > 0 ? NEAR / cut.bytes : 1;
-  const int64_t blocks = (cut.count + near - 1) / near;
-  const int64_t strips = (job.rows + ROWS - 1) / ROWS, strip_bytes = bytes_before(job.own, job.x.groups);
-  const int64_t record = tile_record(job.own, cut.size), each = int64_t{cut.size} * ROWS;
-  int64_t begin, end;
-  while (member.next(blocks * strips, grain_of(strips, member, 4), begin, end))
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t block = unit / strips, strip = unit % strips;
-      const int64_t first = block * cut.count / blocks, last = (block + 1) * cut.count / blocks;
-      const uint8_t* const own = job.strips + strip * strip_bytes;
-      std::memset(sums, 0, size_t((last - first) * each) * sizeof(float));
-      const int64_t turn = last - first > 1 ? TURN : job.x.groups;
-      for (int64_t g = 0; g < job.x.groups; g += turn) {
-        const int64_t groups = job.x.groups - g < turn ? job.x.groups - g : turn;
-        for (int64_t i = first; i < last; ++i)
-          product(own + bytes_before(job.own, g), tiles + i * cut.bytes + g * record, groups, sums + (i - first) * each);
-      }
-      for (int64_t i = first; i < last; ++i)
-        finish(job, sums + (i - first) * each, ROWS, cut.begin(i), cut.filled(i), strip * ROWS);
+template <int ABREAST>
+void multiply(const Job& job, const Tiling& cut, Product product, int32_t bias, Member& member) {
+  const Work work(job, cut, bias, ABREAST, member);
+  float* const sums = reinterpret_cast<float*>(work.free);
+  work.run(member, [&](const uint8_t* const* strips, int64_t first, int64_t last) {
+    std::memset(sums, 0, size_t((last - first) * work.each) * sizeof(float));
+    const int64_t turn = last - first > 1 ? TURN : job.x.groups;
+    for (int64_t g = 0; g < job.x.groups; g += turn) {
+      const int64_t now = job.x.groups - g < turn ? job.x.groups - g : turn, before = bytes_before(job.own, g);
+      const uint8_t* from[ABREAST];
+      for (int j = 0; j < ABREAST; ++j) from[j] = strips[j] + before;
+      for (int64_t i = first; i < last; ++i) product(from, work.tile(i, g), now, sums + (i - first) * work.each);
     }
+    for (int64_t i = first; i < last; ++i) work.finish(strips, sums + (i - first) * work.each, i);
+  });
 }
 
 }  // namespace engine

@@ -122,12 +122,12 @@ inline void steps(__m256i (&sum)[T][2], const uint8_t* record, const uint8_t* ti
 }
 
 template <int F, int T>
-void product(const uint8_t* strip, const uint8_t* tile, int64_t groups, float* sums) {
+void product(const uint8_t* const* strips, const uint8_t* tile, int64_t groups, float* sums) {
   constexpr Layout own = LAYOUTS[F];
   constexpr int COUNT = SUMS_32 || own.bits == 8 ? STEPS / own.parts : own.bits == 4 ? 8 : own.bits == 5 ? 4 : 2;
   // By magnitude and sign nothing has to be taken away again.
   constexpr bool STARTS = own.zero != 0 && (SUMS_32 || own.bits != 8);
-  const uint8_t* head = strip;
+  const uint8_t *strip = *strips, *head = strip;
   for (int64_t g = 0; g < groups; ++g) {
     if (own.span > 1 && g % own.span == 0) {
       head = strip;
@@ -151,8 +151,11 @@ void product(const uint8_t* strip, const uint8_t* tile, int64_t groups, float* s
           __m256 total = _mm256_loadu_ps(at);
           const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[t][half]), by.scale);
           total = _mm256_fmadd_ps(scaled, number(tile + T * GROUP + t * 4), total);
-          if (own.zero == 0) total = _mm256_fmadd_ps(by.minimum, number(starts + t * 4), total);
           _mm256_storeu_ps(at, total);
+          if (own.zero == 0) {
+            const __m256 low = _mm256_loadu_ps(at + T * ROWS);
+            _mm256_storeu_ps(at + T * ROWS, _mm256_fmadd_ps(by.minimum, number(starts + t * 4), low));
+          }
         }
       }
     }
@@ -185,6 +188,6 @@ ENGINE_KERNEL(engine_block_tiles_avx2) {
 ENGINE_KERNEL(engine_block_product_avx2) {
   const Job job(call);
   const Tiling cut(job, size_for(job.x.tokens));
-  multiply(job, cut, PRODUCTS[job.format](cut.size), 0, member);
+  multiply<1>(job, cut, PRODUCTS[job.format](cut.size), 0, member);
 }
 #endif
