@@ -130,7 +130,7 @@ def test_a_model_is_never_held_twice(tmp_path, monkeypatch):
 @pytest.mark.parametrize("types", ["Q4_0", "Q5_1", "Q6_K", "mixed"])
 def test_without_quantised_activations_tokens_are_those_of_the_unpacked_model(types, tmp_path):
     write_blocks(tmp_path / "m", mixed if types == "mixed" else lambda name: types)
-    plain, scores, ops = served(tmp_path / "m", "cpu", kernels="reference")
+    plain, scores, ops = served(tmp_path / "m", "tests.block_platform:Blocking", kernels="reference")
     assert "linear" in ops and not any("block" in op for op in ops)
     found, more, ops = served(tmp_path / "m", "tests.block_platform:Floating")
     assert {"block_linear", "block_embedding"} <= ops and not ops & {
@@ -146,7 +146,7 @@ def test_without_quantised_activations_tokens_are_those_of_the_unpacked_model(ty
 @pytest.mark.parametrize("types", ["Q4_1", "Q8_0", "mixed"])
 def test_with_quantised_activations_scores_are_close_to_those_of_the_unpacked_model(types, level, tmp_path):
     write_blocks(tmp_path / "m", mixed if types == "mixed" else lambda name: types, tie_word_embeddings=types != "Q8_0")
-    plain, scores, _ = served(tmp_path / "m", "cpu", kernels="reference")
+    plain, scores, _ = served(tmp_path / "m", "tests.block_platform:Blocking", kernels="reference")
     found, more, ops = served(tmp_path / "m", "tests.block_platform:Blocking", optimization_level=level)
     assert {"scaled_block_linear", "block_linear", "block_embedding"} <= ops and "linear" not in ops
     same = next((at for at, pair in enumerate(zip(found, plain, strict=True)) if pair[0] != pair[1]), len(plain))
