@@ -1,46 +1,104 @@
-"""Start-up and decode speed of each level beside ``-O0``, in turns on this machine: ``python benchmarks/levels.py``."""
+"""Start-up and decode speed of each level beside ``-O0``, in turns: ``python benchmarks/levels.py [--quick]``.
+
+Every level is a process of its own that stays between rounds; its first start finds an empty ``ENGINE_CACHE_ROOT``, a
+second one what the first left there.
+"""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-PROMPT = "The history of the world is long, and"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.compare import starts, tables
+from benchmarks.compare.cases import decode, prefill
+from benchmarks.compare.machine import describe
+from benchmarks.compare.process import Failed, Process
+from benchmarks.compare.roster import Entrant, engine
+from benchmarks.compare.speed import Rounds, say
+from engine.table import encodable, lay_out, terminal
+from engine.weights.resolve import resolve_model
+
+PHASES = ("compile", "capture", "tune", "warm up")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--levels", default="0,1,2")
-    parser.add_argument("--batches", default="1,8")
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=5)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a GGUF file; default: the built-in model")
+    parser.add_argument("--levels", default="0,1,2,3")
+    parser.add_argument("--batches", default="1,8,16")
+    parser.add_argument("--rounds", type=int, help="default 5; with --quick 2")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the tokens")
+    parser.add_argument("--write-readme", action="store_true", help="write the table into benchmarks/README.md")
     asked = parser.parse_args()
-    from engine import LLM, SamplingParams
-
+    machine, model = describe(), str(resolve_model(asked.model).path.absolute())
     levels = [int(level) for level in asked.levels.split(",")]
-    params = SamplingParams(temperature=0, max_tokens=asked.tokens, ignore_eos=True)
-    engines: dict[int, Any] = {}
-    for level in levels:
-        begin = time.perf_counter()
-        engines[level] = LLM(optimization_level=level)
-        phases = dict(engines[level]._open_core().info.phases)
-        spent = ", ".join(f"{name} {phases.get(name, 0):.2f}" for name in ("compile", "capture", "warm up"))
-        print(f"-O{level}: started in {time.perf_counter() - begin:.1f} s ({spent}); the first start imports torch")
-    for batch in map(int, asked.batches.split(",")):
-        speeds: dict[int, list[float]] = {level: [] for level in levels}
-        for _ in range(asked.rounds):
-            for level, engine in engines.items():
-                begin = time.perf_counter()
-                engine.generate([PROMPT] * batch, params, use_tqdm=False)
-                speeds[level].append(batch * asked.tokens / (time.perf_counter() - begin))
-        for level, found in speeds.items():
-            ratio = statistics.median(a / b for a, b in zip(found, speeds[levels[0]], strict=True))
-            steps = engines[level]._open_core().stats().steps
-            speed = f"{ratio:.2f} of -O{levels[0]} ({statistics.median(found):.1f} tokens/s)"
-            print(f"batch {batch} -O{level}: {speed}, {steps}")
+    rounds = asked.rounds or (2 if asked.quick else 5)
+    cases = [*(decode(int(batch), asked.quick) for batch in asked.batches.split(",")), prefill()]
+    with tempfile.TemporaryDirectory(prefix="engine-levels-") as folder, ExitStack() as stack:
+        began: dict[str, tuple[float, float, dict[str, float]]] = {}
+        failed: dict[str, str] = {}
+        processes: dict[str, Process] = {}
+        for level in levels:
+            name, entrant = f"-O{level}", engine(str(Path(folder) / f"cache{level}"))
+            try:
+                began[name], processes[name] = _started(stack, entrant, {"model": model, "level": level})
+                say(f"{name}: first token after {began[name][0]:.1f} s cold, {began[name][1]:.1f} s warm")
+            except Failed as error:
+                failed[name] = f"{name} failed: {error}"
+                say(failed[name])
+        turns = Rounds(cases, processes, None)
+        turns.run(rounds)
+    failed |= {name: f"{name} {why}" for name, why in turns.failed.items()}
+    cells = _cells(levels, began, turns)
+    busy = statistics.median(turns.busy) if turns.busy else 0.0
+    lines = [
+        f"{machine['date']}, {machine['cores']} processors ({machine['processor']}); medians of {rounds} rounds, the "
+        f"levels in turns; others kept {busy:.2f} processors busy.",
+        *failed.values(),
+    ]
+    width, _ = terminal(sys.stdout)
+    print(encodable("\n".join([*lay_out(cells, width), "", *lines]), sys.stdout))
+    if asked.write_readme:
+        text = "\n\n".join((tables.markdown(cells), "\n".join(f"- {line}" for line in lines)))
+        tables.write_between(Path(__file__).parent / "README.md", "levels", text)
+    return 1 if failed else 0
+
+
+def _started(
+    stack: ExitStack, entrant: Entrant, given: dict[str, Any]
+) -> tuple[tuple[float, float, dict[str, float]], Process]:
+    """Seconds to the first token, cold and warm, and the phases of the warm start."""
+    cold = starts.first_token(entrant, given)
+    process = stack.enter_context(entrant.start())
+    opened = process.ask("open", **given)
+    process.ask("generate", prompts=decode(1).prompts(-2), tokens=1)
+    return (cold, round(process.answered - process.born, 2), opened["phases"]), process
+
+
+def _cells(levels: list[int], began: dict[str, tuple[float, float, dict[str, float]]], turns: Rounds) -> tables.Cells:
+    names = [f"-O{level}" for level in levels if f"-O{level}" in began]
+    cells = [["", *names]]
+    for label, at in (("first token, cold", 0), ("first token, warm", 1)):
+        cells.append([label, *(f"{began[name][at]:.1f} s" for name in names)])
+    for phase in PHASES:
+        found = [began[name][2].get(phase) for name in names]
+        if any(found):
+            cells.append([f"of a warm start, {phase}", *("–" if one is None else f"{one:.2f} s" for one in found)])
+    for case, speeds in turns.speeds.items():
+        medians = {name: statistics.median(speeds[name]) for name in names if name in speeds}
+        base = medians.get(names[0]) if names else None
+        cells.append(
+            [case, *(f"{medians[n]:.1f} ({medians[n] / base:.2f})" if n in medians and base else "–" for n in names)]
+        )
+    return cells
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

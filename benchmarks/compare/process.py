@@ -41,6 +41,8 @@ class Process:
 
     def ask(self, question: str, /, limit: float = LIMIT, **given: Any) -> dict[str, Any]:
         """The answer; ``busy`` in it: processors, on average, that others kept busy meanwhile. Raises ``Failed``."""
+        if self._child.poll() is not None:
+            raise self._failed(f"it ended before {question}")
         begin, busy, own = time.perf_counter(), machine_seconds(), self.seconds()
         self._child.send_signal(signal.SIGCONT)
         try:

@@ -43,6 +43,11 @@ class Entrant:
         return self.name in (ENGINE, TRUTH)
 
 
+def engine(cache_root: str) -> Entrant:
+    """This tree's, in this interpreter; what it builds is kept in ``cache_root``."""
+    return Entrant(ENGINE, sys.executable, "engine_llm.py", environment={"ENGINE_CACHE_ROOT": cache_root})
+
+
 def entrants(given: list[str], without: list[str], cache_root: str) -> list[Entrant]:
     """``given``: ``NAME=INTERPRETER``; every other peer is looked for in this interpreter. The engine comes first, and
     keeps what it builds in ``cache_root``. Raises ``UserError`` for a name that is none."""
@@ -50,7 +55,7 @@ def entrants(given: list[str], without: list[str], cache_root: str) -> list[Entr
     for name in [*named, *without]:
         if name not in PEERS:
             raise UserError(f"{name!r} is no peer; known are {', '.join(PEERS)}, as in --peer openvino=/path/to/python")
-    found = [Entrant(ENGINE, sys.executable, "engine_llm.py", environment={"ENGINE_CACHE_ROOT": cache_root})]
+    found = [engine(cache_root)]
     for name, (worker, modules) in PEERS.items():
         python = named.get(name, sys.executable)
         absent = "left out by --without" if name in without else _missing(python, modules, name in named)

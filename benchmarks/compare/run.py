@@ -58,10 +58,11 @@ class Comparison:
             return None
 
     def together(self, parts: list[str], batches: list[int], rounds: int, folder: Path) -> None:
-        """Speed and accuracy, of processes that stay."""
+        """Speed and accuracy, of processes that stay. Other parts need to know the engine, which comes first."""
         with ExitStack() as stack:
             open_: dict[str, Process] = {}
-            for one in self.present():
+            everyone = {"speed", "accuracy"} & set(parts)
+            for one in self.present() if everyone else self.present()[:1]:
                 say(f"opening {one.name}")
                 process = stack.enter_context(one.start())
                 answer = self.attempt(one.name, "open", lambda p=process, e=one: p.ask("open", **self.opening(e)))
@@ -115,16 +116,19 @@ class Comparison:
 
     def memory(self) -> None:
         rows = {one.name: one for one in self.present() if one.name != TRUTH}
+        context = memory.QUICK_CONTEXT if self.quick else memory.CONTEXT
         for name, one in rows.items():
-            given: dict[str, Any] = {"context": memory.CONTEXT, "requests": memory.REQUESTS}
+            given: dict[str, Any] = {"context": context, "requests": memory.REQUESTS}
             if name == ENGINE:
                 each = self.details.get(ENGINE, {}).get("token_bytes")
                 if each is None:
                     self.notes["peak memory"] = "the engine did not open, so that a token's bytes are not known"
                     continue
-                given = {"kv_bytes": int(each * memory.CONTEXT)}
+                given = {"kv_bytes": int(each * context)}
             say(f"memory of {name}")
-            found = self.attempt(name, "memory", lambda e=one, g=given: memory.peak(e, {**self.opening(e), **g}))
+            found = self.attempt(
+                name, "memory", lambda e=one, g=given: memory.peak(e, {**self.opening(e), **g}, context)
+            )
             if found:
                 self.put("peak memory", name, [(found["bytes"] - found["import_bytes"]) / 2**20])
                 self.details.setdefault("memory", {})[name] = found
