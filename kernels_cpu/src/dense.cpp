@@ -13,10 +13,10 @@ constexpr int ACCUMULATORS = 24;
 #else
 constexpr int ACCUMULATORS = 12;
 #endif
-// Tokens of the largest tile: two strips of one vector, or one strip.
-constexpr int TOKENS = ACCUMULATORS / (VECTORS > 2 ? VECTORS : 2);
-constexpr int64_t BLOCK = 64;   // columns: four strips of them stay in the first-level cache
-constexpr int64_t CHUNK = 128;  // tiles whose sums are kept at a time
+// Tokens of the largest tile: of four strips of one vector, or of one strip.
+constexpr int TOKENS = ACCUMULATORS / (VECTORS == 2 ? 2 : 4);
+constexpr int64_t BLOCK = 256;  // columns of all strips of a tile together, which stay in the first-level cache
+constexpr int64_t CHUNK = 256;  // tiles whose sums are kept at a time
 constexpr int64_t GRAIN = 32;   // strips
 
 // Tokens in tiles of nearly one size. Packed activations are [tile][columns][tokens of the tile].
@@ -70,7 +70,7 @@ constexpr std::array<Tile, sizeof...(T)> row_of(std::integer_sequence<int, T...>
 using All = std::make_integer_sequence<int, TOKENS>;
 constexpr std::array<Tile, TOKENS> ONE = row_of<1>(All()), TWO = row_of<2>(All()), FOUR = row_of<4>(All());
 
-const float* whole(const void* weight, int64_t columns, int64_t strip, int64_t column, int64_t, float*) {
+const float* unchanged(const void* weight, int64_t columns, int64_t strip, int64_t column, int64_t, float*) {
   return static_cast<const float*>(weight) + (strip * columns + column) * STRIP;
 }
 
@@ -85,6 +85,7 @@ const float* narrow(const void* weight, int64_t columns, int64_t strip, int64_t 
 // Writes [columns][tokens] of each tile; `value(token, column)`.
 template <class Value>
 void pack(const Call& call, Member& member, const Value& value) {
+  if (call.size[0] == 0) return;
   const Tiles tiles(call.size[0]);
   const int64_t columns = call.size[1], blocks = (columns + 31) / 32;
   float* packed = call.at<float>(1);
@@ -118,13 +119,15 @@ void finish(const float* sums, const float* bias, float* out, int64_t left) {
 }  // namespace
 
 void multiply(const Call& call, Member& member, Read read) {
+  if (call.size[0] == 0) return;
   const Tiles tiles(call.size[0]);
   const int64_t columns = call.size[1], rows = call.size[2], strips = (rows + STRIP - 1) / STRIP;
   const float *x = call.at<float>(0), *bias = call.at<float>(2);
   float* out = call.at<float>(3);
   float* buffer = reinterpret_cast<float*>(member.scratch);
-  float* sums = buffer + STRIPS * BLOCK * STRIP;
+  float* sums = buffer + BLOCK * STRIP;
   const int most = strips_for(tiles.largest());
+  const int64_t block = read == unchanged && tiles.count == 1 ? columns : BLOCK / most;
   int64_t grain = grain_of(strips, member, 1), begin, end;
   if (grain > GRAIN) grain = GRAIN;
   while (member.next(strips, grain, begin, end))
@@ -136,12 +139,12 @@ void multiply(const Call& call, Member& member, Read read) {
         last = first + CHUNK < tiles.count ? first + CHUNK : tiles.count;
         const int64_t from = tiles.begin(first), to = tiles.begin(last);
         std::memset(sums, 0, size_t(to - from) * width * STRIP * 4);
-        for (int64_t column = 0; column < columns; column += BLOCK) {
-          const int64_t depth = column + BLOCK < columns ? BLOCK : columns - column;
+        for (int64_t column = 0; column < columns; column += block) {
+          const int64_t depth = column + block < columns ? block : columns - column;
           const float* w = read(call.tensor[1], columns, strip, column, depth, buffer);
           const float* next = w;
           for (int s = 1; s < width; ++s)
-            next = read(call.tensor[1], columns, strip + s, column, depth, buffer + s * BLOCK * STRIP);
+            next = read(call.tensor[1], columns, strip + s, column, depth, buffer + s * block * STRIP);
           const int64_t stride = width > 1 ? (next - w) / (width - 1) : 0;
           for (int64_t i = first; i < last; ++i) {
             const int64_t at = tiles.begin(i), count = tiles.begin(i + 1) - at;
@@ -181,6 +184,6 @@ ENGINE_KERNEL(engine_dense_pack_scaled) {
 }
 
 // Weight [strip][column][16]; see multiply().
-ENGINE_KERNEL(engine_dense_float) { multiply(call, member, whole); }
+ENGINE_KERNEL(engine_dense_float) { multiply(call, member, unchanged); }
 ENGINE_KERNEL(engine_dense_half) { multiply(call, member, narrow<from_half>); }
 ENGINE_KERNEL(engine_dense_bfloat) { multiply(call, member, narrow<from_bfloat>); }
