@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.compare import tables
 from benchmarks.compare.arguments import parse
 from benchmarks.compare.chart import chart
-from benchmarks.compare.goals import GOALS, Verdict, judge
+from benchmarks.compare.goals import GOALS, READING, Verdict, judge, row_of
 from benchmarks.compare.machine import describe
 from benchmarks.compare.roster import entrants
 from benchmarks.compare.run import Comparison
@@ -111,6 +111,19 @@ def facts(report: dict[str, Any]) -> list[str]:
     return lines + [f"Not measured, {name}: {why}." for name, why in {**report["absent"], **report["notes"]}.items()]
 
 
+def headline(report: dict[str, Any], verdicts: Sequence[Verdict]) -> str:
+    """For the README of the whole: the chart, and what it shows in a sentence."""
+    speeds = [one for one in verdicts if row_of(one.goal.row).unit == "tokens/s" and one.goal.against != READING]
+    told = [f"{one.goal.row}: {one.ratio:.2f} × {one.best}" for one in speeds if one.ratio is not None]
+    machine = report["machine"]
+    where = f"{report['threads']} threads of {machine['processor']} ({machine['features']}), {machine['date'][:10]}"
+    return (
+        f"![Tokens per second of the engine and its peers](benchmarks/peers.svg)\n\n"
+        f"The same GGUF in turns on {where}. Against the best peer, {'; '.join(told)}. How it was measured, accuracy, "
+        "memory, starts and goals that are not met: `benchmarks/README.md`."
+    )
+
+
 def _show(found: tables.Cells, verdicts: tables.Cells, lines: list[str]) -> None:
     width, _ = terminal(sys.stdout)
     for cells in (found, verdicts):
@@ -132,6 +145,7 @@ def _write(
              tables.markdown(tables.judged(verdicts)), "\n".join(f"- {line}" for line in lines))
         )  # fmt: skip
         tables.write_between(HERE / "README.md", "peers", text)
+        tables.write_between(HERE.parent / "README.md", "speed", headline(report, verdicts))
     for file, content in files:
         if file:
             file.write_text(content)

@@ -88,7 +88,7 @@ class Comparison:
                 if name not in self.absent:
                     self.put(case, name, speeds)
         if not turns.limits:
-            self.notes["limits"] = "no C++ compiler was found, so that no limit was measured"
+            self.notes["limits"] = "no C++ compiler made the program that measures them"
             return
         for key in ("read_gb_s", "float32_gflop_s", "int8_gop_s"):
             self.limits[key] = statistics.median(one[key] for one in turns.limits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.cases import prompts
+from benchmarks.compare.process import LIMIT
 from benchmarks.compare.roster import ROOT, Entrant
 
 
@@ -30,10 +32,12 @@ def built(entrant: Entrant, given: dict[str, Any], platform: str) -> tuple[float
     with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as folder:
         bundle = str(Path(folder) / "bundle")
         words = ["kernels", "build", given["model"], "--platform", platform, f"-O{given['level']}", "--out", bundle]
-        environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "ENGINE_CACHE_ROOT": root}
-        made = subprocess.run(
-            [entrant.python, "-m", "engine", *words], capture_output=True, text=True, timeout=300, env=environment
-        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "ENGINE_CACHE_ROOT": root}
+        command = [entrant.python, "-m", "engine", *words]
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment)
+        except subprocess.TimeoutExpired:
+            return 0.0, f"engine kernels build: not done after {LIMIT:.0f} s"
         if made.returncode:
             said = (made.stderr or made.stdout).strip().splitlines() or ["it said nothing"]
             return 0.0, f"engine kernels build: exit code {made.returncode}: {said[-1]}"

@@ -15,6 +15,7 @@ from benchmarks.compare.accuracy import Score
 from benchmarks.compare.arguments import parse
 from benchmarks.compare.cases import decode, prefill
 from benchmarks.compare.chart import chart
+from benchmarks.compare.command import headline
 from benchmarks.compare.goals import ENGINE, GOALS, READING, Goal, judge
 from benchmarks.compare.process import Failed, Process
 from benchmarks.compare.roster import PEERS, entrants
@@ -195,3 +196,10 @@ def test_the_written_results_are_those_of_the_readme() -> None:
     assert tables.markdown(tables.measured(written["values"], [ENGINE, *PEERS])) in text
     assert written["machine"]["date"] in text
     assert "/" not in written["model"] and not written["quick"]
+
+
+def test_the_headline_names_the_best_peer_and_skips_what_was_not_measured() -> None:
+    machine = {"processor": "P", "features": "avx2", "date": "2026-11-30 10:00 UTC"}
+    verdicts = [judge(goal, SPEEDS, {}, {}) for goal in GOALS]
+    said = headline({"machine": machine, "threads": 2}, verdicts)
+    assert "decode, batch 1: 1.50 × openvino." in said and "batch 8" not in said and "2026-11-30" in said
