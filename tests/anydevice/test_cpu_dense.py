@@ -9,7 +9,7 @@ from engine.ops import OPS
 from engine.ops.blocks import FORMATS, dequantised, sample_blocks
 from engine.ops.compare import as_tuple, difference, name_of, same_bits, truth
 from kernels_cpu.library import library, open_library
-from kernels_cpu.native import blocks, dense, embedding, float_blocks
+from kernels_cpu.native import blocks, dense, dense_int8, embedding, float_blocks
 from kernels_cpu.rows.dense import ROWS
 from platforms.cpu.compilers import KERNELS
 from platforms.cpu.plugin import CpuPlugin
@@ -87,6 +87,44 @@ def test_not_a_number_and_infinity_stay_where_they_are():
     x[4, 0] = torch.nan
     found, wanted = dense.linear(x, packed), torch.nn.functional.linear(x, weight)
     assert found[4].isnan().all() and (found.isfinite() == wanted.isfinite()).all()
+
+
+INT8 = [
+    (1, 1, None),
+    (17, 70, (4, 32)),
+    (33, 127, (16, 64)),
+    (40, 96, (32, 32)),
+    (50, 1030, None),
+    (64, 2048, (64, 128)),
+]
+
+
+def int8_case(tokens, out, width, block, scales, seed=0):
+    """x, its scales, weight, its scales; all codes at their limits in some rows."""
+    rng = torch.Generator().manual_seed(seed)
+    x, weight = (torch.randint(-128, 128, (n, width), generator=rng).to(torch.int8) for n in (tokens, out))
+    x[0], weight[0], weight[-1] = -128, -128, 127
+    high, columns = block or (1, width)
+    shape = {"tensor": (1,), "token": (tokens, 1), "group": (tokens, -(-width // columns))}[scales]
+    sides = (-(-out // high), -(-width // columns)) if block else (out,)
+    x_scale, weight_scale = (torch.rand(size, generator=rng) / width for size in (shape, sides))
+    return x, x_scale, weight, weight_scale
+
+
+@pytest.mark.parametrize(("out", "width", "block"), INT8)
+@pytest.mark.parametrize("scales", ["tensor", "token", "group"])
+def test_int8_products_of_any_size_equal_the_reference(out, width, block, scales):
+    attributes = {"result": "float32", "block": block}
+    whole = int8_case(130, out, width, block, scales)
+    bias = random(out)
+    packed = dense_int8.pack((*whole[2:], bias), attributes)
+    found = dense_int8.scaled_linear(*whole[:2], *packed, **attributes)
+    wanted = OPS["scaled_linear"].reference(*(x.double() if x.is_floating_point() else x for x in whole), **attributes)
+    torch.testing.assert_close(found.double(), wanted.double() + bias, rtol=1e-5, atol=1e-5)
+    for tokens in BATCHES:
+        own = whole[1] if scales == "tensor" else whole[1][-tokens:]
+        part = dense_int8.scaled_linear(whole[0][-tokens:], own, *packed, **attributes)
+        assert same_bits(part, found[-tokens:]), tokens
 
 
 def products():
