@@ -93,7 +93,8 @@ struct Sums {
 
 struct Work {
   float *q, *scores, *wide, *turned;
-  const char* rows[SPAN + ROW_KEYS];
+  const char *rows[SPAN + ROW_KEYS], *coming[SPAN];
+  int64_t expected = 0;
   const float *keys[SPAN + LANES], **columns;
   Sums all, one;
 };
@@ -147,15 +148,15 @@ void lines_of(const Job& job, const char* const* rows, int64_t at, int64_t count
 // What heads whose kv head's columns start at byte `at` take from rows k .. k + count.
 struct Source {
   const char* const* rows;
-  int64_t at;
+  int64_t at, ahead;
 };
 
 // Rows that are no whole vectors are widened first, those of one head at a time.
 template <class Kind>
 Source source_of(const Job& job, Work& work, int64_t k, int64_t count, int64_t at) {
-  if (job.dim == job.wide) return {work.rows + k, at};
+  if (job.dim == job.wide) return {work.rows + k, at, job.side * int64_t(sizeof(typename Kind::type))};
   lines_of<Kind>(job, work.rows + k, at, count, work.wide, work.keys);
-  return {reinterpret_cast<const char* const*>(work.keys), 0};
+  return {reinterpret_cast<const char* const*>(work.keys), 0, 0};
 }
 
 // One query over keys first .. first + count of one span, for kv heads `head` .. `head + heads`.
@@ -180,19 +181,18 @@ void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int
     const int64_t keys = (least(KEYS, count - k) + ROW_KEYS - 1) / ROW_KEYS * ROW_KEYS;
     each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
       if (fresh) from = source_of<Kind>(job, work, k, keys, (head + h) * job.dim * item);
-      own.scores[size](work.q + row * job.wide, job.wide, from.rows, from.at, keys, work.scores + row * SPAN + k, SPAN);
+      own.scores[size](work.q + row * job.wide, job.wide, from.rows, from.at, fresh ? from.ahead : 0, keys,
+                       work.scores + row * SPAN + k, SPAN);
     });
   }
   weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
-  std::memset(to.values, 0, size_t(rows * job.wide) * sizeof(float));
-  for (int64_t k = 0; k < count; k += KEYS) {
-    const int64_t keys = least(KEYS, count - k);
-    each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
-      if (fresh) from = source_of<Kind>(job, work, k, keys, (job.side + (head + h) * job.dim) * item);
-      own.values[size](work.scores + row * SPAN + k, SPAN, from.rows, from.at, keys, to.values + row * job.wide,
-                       job.wide);
-    });
-  }
+  const char* const* coming = work.expected ? work.coming : work.rows;
+  for (int64_t i = work.expected; i && i < count; ++i) work.coming[i] = work.coming[0];
+  each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
+    if (fresh) from = source_of<Kind>(job, work, 0, count, (job.side + (head + h) * job.dim) * item);
+    own.values[size](work.scores + row * SPAN, SPAN, from.rows, from.at, coming, (head + h) * job.dim * item, count,
+                     to.values + row * job.wide, job.wide);
+  });
 }
 
 // Queries at positions `oldest` onward, `rows` of them times heads, over keys first .. first + count of one span.
@@ -248,7 +248,7 @@ inline float* part_of(const Job& job, const Tasks& own, int64_t span, int64_t qu
 
 // Queries of one block, of the heads that share a run of kv heads, over their spans or over one of them.
 template <class Kind>
-void attend(const Job& job, const Tasks& own, int64_t task, char* scratch) {
+void attend(const Job& job, const Tasks& own, int64_t task, const Tasks& later, int64_t later_task, char* scratch) {
   const int64_t head = task % own.runs * own.step, at = task / own.runs, heads = least(own.step, job.kv_heads - head);
   const bool parted = own.slot >= 0, single = own.fresh == 1;
   // The last blocks of queries have the most keys: they come first.
@@ -272,6 +272,12 @@ void attend(const Job& job, const Tasks& own, int64_t task, char* scratch) {
   for (int64_t span = first; span < end; ++span) {
     const int64_t from = most(span * SPAN, single ? lowest : 0), count = least((span + 1) * SPAN, last) - from;
     Sums& to = span == first ? work.all : work.one;
+    if (single && span + 1 == end && later.fresh == 1) {
+      // Another member may be faster and take the task; then the rows are of no use here.
+      const int64_t begin = later.slot >= 0 ? (later.first + later_task / later.runs) * SPAN : later.first * SPAN;
+      work.expected = least(SPAN, later.length - begin);
+      rows_of(job, later.request, begin, work.expected, sizeof(typename Kind::type), work.coming);
+    }
     if (single)
       over_rows<Kind>(job, own.request, head, heads, from, count, work, to);
     else
@@ -296,8 +302,8 @@ void attend(const Job& job, const Tasks& own, int64_t task, char* scratch) {
 
 template <class Kind>
 void attend_all(const Job& job, Member& member) {
-  Tasks tasks;
-  bool left = tasks.next(job);
+  Tasks tasks, later;
+  bool left = tasks.next(job), more = later.next(job);
   int64_t begin, end;
   // Nobody knows the number of tasks before going through the requests.
   while (member.next(INT64_MAX / 2, 1, begin, end)) {
@@ -307,7 +313,10 @@ void attend_all(const Job& job, Member& member) {
       if (row >= job.tokens) return;
       std::memset(job.out + row * width, 0, size_t(least(PADDING, job.tokens - row) * width) * sizeof(float));
     } else {
-      attend<Kind>(job, tasks, begin - tasks.begin, member.scratch);
+      const int64_t next = begin + member.count;
+      while (more && next >= later.end) more = later.next(job);
+      if (!more) later.fresh = 0;
+      attend<Kind>(job, tasks, begin - tasks.begin, later, next - later.begin, member.scratch);
     }
   }
 }

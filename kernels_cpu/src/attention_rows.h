@@ -10,6 +10,11 @@ constexpr int ROW_HEADS = 4, ROW_VECTORS = 4;
 constexpr int ROW_HEADS = 3, ROW_VECTORS = 2;
 #endif
 constexpr int ROW_KEYS = 4;
+constexpr int64_t LINE = 64;
+
+// A line that will be wanted soon starts on its way. Only what the memory takes without waiting is of use, so it goes
+// line by line between sums.
+inline void fetch(const char* at) { __builtin_prefetch(at, 0, 2); }
 
 struct Add {
   template <class V>
@@ -58,12 +63,15 @@ inline void folded(vf x, vf y, vf z, vf w, float* out) {
 }
 
 // out [H, keys] = q [H, dim] times the columns from byte `at` onward of `rows` [keys, dim]; keys a multiple of
-// ROW_KEYS, dim one of LANES.
+// ROW_KEYS, dim one of LANES. What lies `ahead` bytes behind those columns is fetched.
 template <class Kind, int H>
-void scores(const float* q, int64_t dim, const char* const* rows, int64_t at, int64_t keys, float* out,
+void scores(const float* q, int64_t dim, const char* const* rows, int64_t at, int64_t ahead, int64_t keys, float* out,
             int64_t out_stride) {
   typedef typename Kind::type type;
   for (int64_t k = 0; k < keys; k += ROW_KEYS) {
+    for (int64_t b = 0; b < dim * int64_t(sizeof(type)); b += LINE)
+#pragma GCC unroll 4
+      for (int i = 0; i < ROW_KEYS; ++i) fetch(rows[k + i] + at + ahead + b);
     const type* line[ROW_KEYS];
     vf total[H][ROW_KEYS];
 #pragma GCC unroll 4
@@ -90,17 +98,19 @@ void scores(const float* q, int64_t dim, const char* const* rows, int64_t at, in
 }
 
 template <class Kind, int H, int V>
-inline void some_values(const float* weights, int64_t stride, const char* const* rows, int64_t at, int64_t keys,
-                        float* out, int64_t dim) {
+inline void some_values(const float* weights, int64_t stride, const char* const* rows, int64_t at,
+                        const char* const* coming, int64_t coming_at, int64_t keys, float* out, int64_t dim) {
   typedef typename Kind::type type;
   vf total[H][V];
 #pragma GCC unroll 4
   for (int h = 0; h < H; ++h)
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) total[h][v] = load(out + h * dim + v * LANES);
+    for (int v = 0; v < V; ++v) total[h][v] = vf{};
   for (int64_t k = 0; k < keys; ++k) {
     const type* line = reinterpret_cast<const type*>(rows[k] + at);
     vf x[V];
+#pragma GCC unroll 4
+    for (int64_t b = 0; b < int64_t(V * LANES * sizeof(type)); b += LINE) fetch(coming[k] + coming_at + b);
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) x[v] = Kind::widen(line + v * LANES);
 #pragma GCC unroll 4
@@ -116,23 +126,25 @@ inline void some_values(const float* weights, int64_t stride, const char* const*
     for (int v = 0; v < V; ++v) store(out + h * dim + v * LANES, total[h][v]);
 }
 
-// out [H, dim] += weights [H, keys] times the columns from byte `at` onward of `rows` [keys, dim]; dim a multiple of
-// LANES.
+// out [H, dim] = weights [H, keys] times the columns from byte `at` onward of `rows` [keys, dim]; dim a multiple of
+// LANES. The same columns from byte `coming_at` onward of `coming` [keys] are fetched.
 template <class Kind, int H>
-void values(const float* weights, int64_t stride, const char* const* rows, int64_t at, int64_t keys, float* out,
-            int64_t dim) {
-  typedef typename Kind::type type;
+void values(const float* weights, int64_t stride, const char* const* rows, int64_t at, const char* const* coming,
+            int64_t coming_at, int64_t keys, float* out, int64_t dim) {
+  constexpr int64_t item = sizeof(typename Kind::type);
   int64_t c = 0;
   for (; c + ROW_VECTORS * LANES <= dim; c += ROW_VECTORS * LANES)
-    some_values<Kind, H, ROW_VECTORS>(weights, stride, rows, at + c * int64_t(sizeof(type)), keys, out + c, dim);
+    some_values<Kind, H, ROW_VECTORS>(weights, stride, rows, at + c * item, coming, coming_at + c * item, keys, out + c,
+                                      dim);
   for (; c < dim; c += LANES)
-    some_values<Kind, H, 1>(weights, stride, rows, at + c * int64_t(sizeof(type)), keys, out + c, dim);
+    some_values<Kind, H, 1>(weights, stride, rows, at + c * item, coming, coming_at + c * item, keys, out + c, dim);
 }
 
 // Both for the heads of one kv head, in groups that fit the registers.
 struct RowKernels {
-  typedef void (*Scores)(const float*, int64_t, const char* const*, int64_t, int64_t, float*, int64_t);
-  typedef void (*Values)(const float*, int64_t, const char* const*, int64_t, int64_t, float*, int64_t);
+  typedef void (*Scores)(const float*, int64_t, const char* const*, int64_t, int64_t, int64_t, float*, int64_t);
+  typedef void (*Values)(const float*, int64_t, const char* const*, int64_t, const char* const*, int64_t, int64_t,
+                         float*, int64_t);
   Scores scores[ROW_HEADS];
   Values values[ROW_HEADS];
   int64_t item;
