@@ -17,14 +17,12 @@ from benchmarks.compare.goals import GOALS, READING, Verdict, judge, row_of
 from benchmarks.compare.machine import describe
 from benchmarks.compare.roster import entrants
 from benchmarks.compare.run import Comparison
-from benchmarks.compare.speed import say
+from benchmarks.compare.speed import QUIET, say
 from engine.errors import UserError
 from engine.table import encodable, lay_out, terminal
 from engine.weights.resolve import resolve_model
 
 HERE = Path(__file__).parents[1]
-QUIET = 0.25
-"""Processors that others may keep busy, at the median, before figures are called disturbed."""
 
 
 def main(words: Sequence[str] | None = None, about: str = "") -> int:
@@ -60,7 +58,8 @@ def _run(words: Sequence[str], about: str) -> int:
         "goals": [_told(one) for one in verdicts], "details": found.details,
     }  # fmt: skip
     lines = facts(report)
-    _show(tables.measured(found.values, names), tables.judged(verdicts), lines)
+    disturbed = report["busy"].get("median", 0.0) > QUIET
+    _show(tables.measured(found.values, names), tables.judged(verdicts, disturbed), lines)
     _write(asked, report, found, names, verdicts, lines)
     return 1 if "engine" in found.absent else 0
 
@@ -142,7 +141,7 @@ def _write(
         files += [(HERE / "peers.json", whole), (HERE / "peers.svg", picture)]
         text = "\n\n".join(
             ("![Tokens per second](peers.svg)", tables.markdown(tables.measured(found.values, names)),
-             tables.markdown(tables.judged(verdicts)), "\n".join(f"- {line}" for line in lines))
+             tables.markdown(tables.judged(verdicts, report["busy"]["median"] > QUIET)), "\n".join(f"- {line}" for line in lines))
         )  # fmt: skip
         tables.write_between(HERE / "README.md", "peers", text)
         tables.write_between(HERE.parent / "README.md", "speed", headline(report, verdicts))

@@ -48,10 +48,10 @@ class Comparison:
         self.turns.setdefault(row, {})[name] = turns
         self.values.setdefault(row, {})[name] = statistics.median(turns)
 
-    def attempt(self, name: str, what: str, work: Callable[[], Any]) -> Any:
+    def attempt(self, name: str, what: str, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """What ``work`` gives; ``None``, and the entrant is out, where it fails."""
         try:
-            return work()
+            return work(*given, **named)
         except Failed as error:
             self.absent[name] = f"failed: {what}: {error}"
             say(f"{name} {self.absent[name]}")
@@ -65,7 +65,7 @@ class Comparison:
             for one in self.present() if everyone else self.present()[:1]:
                 say(f"opening {one.name}")
                 process = stack.enter_context(one.start())
-                answer = self.attempt(one.name, "open", lambda p=process, e=one: p.ask("open", **self.opening(e)))
+                answer = self.attempt(one.name, "open", process.ask, "open", **self.opening(one))
                 if answer is not None:
                     open_[one.name], self.versions[one.name] = process, answer["version"]
                     self.details[one.name] = {key: value for key, value in answer.items() if key != "busy"}
@@ -105,7 +105,7 @@ class Comparison:
             return
         pieces = accuracy.chunks(self.model, FEWER_CHUNKS if self.quick else CHUNKS)
         say(f"accuracy: {sum(map(len, pieces))} tokens")
-        scores = self.attempt(TRUTH, "accuracy", lambda: accuracy.compare(truth, able, pieces)) or {}
+        scores = self.attempt(TRUTH, "accuracy", accuracy.compare, truth, able, pieces) or {}
         for name, score in scores.items():
             if "failed" in score:
                 self.notes |= dict.fromkeys(rows, f"{name} failed: {score['failed']}")
@@ -126,9 +126,7 @@ class Comparison:
                     continue
                 given = {"kv_bytes": int(each * context)}
             say(f"memory of {name}")
-            found = self.attempt(
-                name, "memory", lambda e=one, g=given: memory.peak(e, {**self.opening(e), **g}, context)
-            )
+            found = self.attempt(name, "memory", memory.peak, one, {**self.opening(one), **given}, context)
             if found:
                 self.put("peak memory", name, [(found["bytes"] - found["import_bytes"]) / 2**20])
                 self.details.setdefault("memory", {})[name] = found
@@ -143,7 +141,7 @@ class Comparison:
                 if one.name == ENGINE and turn < 2:
                     ways["first token, cold"] = starts.cold
                 for row, way in ways.items():
-                    seconds = self.attempt(one.name, row, lambda w=way, e=one: w(e, self.opening(e)))
+                    seconds = self.attempt(one.name, row, way, one, self.opening(one))
                     if seconds is not None:
                         found[row].setdefault(one.name, []).append(seconds)
                         say(f"{row}: {one.name} {seconds:.1f} s")
@@ -157,7 +155,7 @@ class Comparison:
         platform = self.details.get(ENGINE, {}).get("platform")
         if engine is None or platform is None:
             return
-        work = self.attempt(ENGINE, "built", lambda: starts.built(engine, self.opening(engine), platform))
+        work = self.attempt(ENGINE, "built", starts.built, engine, self.opening(engine), platform)
         if work:
             seconds, problem = work
             if problem:

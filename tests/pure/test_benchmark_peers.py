@@ -95,6 +95,12 @@ def test_tables_have_a_cell_for_everyone_and_write_between_marks(tmp_path: Path)
         tables.write_between(file, "levels", "x")
 
 
+def test_ratios_of_a_disturbed_run_are_not_called_met() -> None:
+    verdicts = [found("decode, batch 1", "llama.cpp", 1.0), found("peak memory", "llama.cpp", 1.5)]
+    assert [row[-1] for row in tables.judged(verdicts)[1:]] == ["met", "met"]
+    assert [row[-1] for row in tables.judged(verdicts, disturbed=True)[1:]] == ["disturbed by other programs", "met"]
+
+
 def test_the_chart_draws_bars_to_scale() -> None:
     root = ElementTree.fromstring(chart(SPEEDS, [ENGINE, "llama.cpp", "openvino"], "a < b"))
     widths = [float(one.get("width", 0)) for one in root.iter("{http://www.w3.org/2000/svg}rect")]
