@@ -7,12 +7,13 @@ token, the others temperature, top_k, top_p, min_p and one draw. Reported log-pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.batch import Request, TokenLogprobs
-from engine.sampling.draw import choose
+from engine.sampling.draw import best, choose
 from engine.sampling.penalties import Penalties
 from engine.sampling.ranking import describe
 from engine.sampling.state import State, penalised
@@ -22,12 +23,12 @@ _NOT_FINITE = "the logits hold NaN or infinity"
 
 
 class Sampler:
-    """One per worker. ``vocab_size``: columns of the logits. ``kernels``: op → function for those of ``penalize`` and
-    ``draw`` that a kernel computes. Every row's result is a function of its own logits, mask and request alone, bit for
-    bit."""
+    """One per worker. ``vocab_size``: columns of the logits. ``kernels``: op → function for those of ``argmax``,
+    ``penalize`` and ``draw`` that a kernel computes. Every row's result is a function of its own logits, mask and
+    request alone, bit for bit."""
 
     def __init__(
-        self, vocab_size: int, device: torch.device | str, kernels: Mapping[str, Callable[..., Tensor]] | None = None
+        self, vocab_size: int, device: torch.device | str, kernels: Mapping[str, Callable[..., Any]] | None = None
     ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
@@ -65,19 +66,19 @@ class Sampler:
         assert logits.shape == (len(request_ids), self.vocab_size)
         states = [self._states[request_id] for request_id in request_ids]
         if masks is None and all(state.plain and not state.held for state in states):
-            tokens = logits.argmax(-1)
-            errors = _explain(logits.gather(1, tokens.unsqueeze(-1)), [_NOT_FINITE] * len(states))
+            tokens, peaks = best(logits, self._kernels.get("argmax"))
+            errors = _explain(peaks, [_NOT_FINITE] * len(states))
             self._record(tokens, states, errors)
             return tokens, [None] * len(states), errors
         raw = logits.float()
-        errors = _explain(raw.amax(-1), [_NOT_FINITE] * len(states))
+        errors = _explain(self._peaks(raw), [_NOT_FINITE] * len(states))
         raw = _blank(raw, errors)
         adjusted = self._adjust(raw, states, masks)
         if adjusted is not raw:
-            later = _explain(adjusted.amax(-1), _causes(masks, len(states)))
+            later = _explain(self._peaks(adjusted), _causes(masks, len(states)))
             errors = [first or second for first, second in zip(errors, later, strict=True)]
             adjusted = _blank(adjusted, later)
-        tokens = choose(adjusted, states, self._kernels.get("draw"))
+        tokens = choose(adjusted, states, self._kernels)
         self._record(tokens, states, errors)
         return tokens, _report(raw, tokens, states, errors), errors
 
@@ -96,6 +97,11 @@ class Sampler:
                 return [], f"{_NOT_FINITE} inside the prompt"
             result += describe(part, torch.tensor(wanted, device=part.device), [k] * len(wanted))
         return result, None
+
+    def _peaks(self, logits: Tensor) -> Tensor:
+        """The largest of each row, NaN where there is one."""
+        kernel = self._kernels.get("argmax")
+        return logits.amax(-1) if kernel is None else best(logits, kernel)[1]
 
     def _adjust(self, raw: Tensor, states: list[State], masks: Tensor | None) -> Tensor:
         logits = raw

@@ -1,4 +1,4 @@
-"""From logits to tokens: penalties, and one draw per row.
+"""From logits to tokens: the best one, penalties, and one draw per row.
 
 No program calls these; the sampler does, with the row that the plan chose for each, or by its own means where that is
 the reference.
@@ -26,6 +26,11 @@ def _logits(case: Case, rng: Any) -> Any:
     return x
 
 
+def _argmax_shapes(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, ...]:
+    rows = (specs[0].shape[0],)
+    return Spec("int64", rows), Spec(specs[0].dtype, rows)
+
+
 def _penalize_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     import torch
 
@@ -38,6 +43,21 @@ def _penalize_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
 
 
 _SIZES = tuple(Case({"tokens": n, "vocab": v}) for n, v in [(1, 1), (3, 7), (2, 1000), (5, 4097)])
+
+
+@op(
+    shapes=_argmax_shapes,
+    inputs=lambda case, dtype, rng: (_logits(case, rng),),
+    cases=(*_SIZES, Case({"tokens": 2, "vocab": 12289})),
+    tolerance=EXACT,
+)
+def argmax(logits: Any) -> Any:
+    """The best token of each row, and its logit. logits: [rows, vocab] float32 → [rows] int64, [rows]. Of equals the
+    lowest id; NaN is above all, and no other NaN is better than the first."""
+    tokens = logits.argmax(-1)
+    return tokens, logits.gather(1, tokens[:, None]).squeeze(1)
+
+
 _SUM = {"float64": (1e-12, 1e-12), **dict.fromkeys(("float32", "float16", "bfloat16"), (1e-6, 2e-3))}
 """Of logits up to 2e4 in float32, whose unit in the last place is 2e-3, whatever the model's dtype."""
 

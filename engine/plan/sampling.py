@@ -8,7 +8,7 @@ from engine.plan_values import KernelChoice
 from engine.program import Call
 
 _ROWS = ("rows",)
-OPS = ("penalize", "draw")
+OPS = ("argmax", "penalize", "draw")
 
 
 def choose_sampling(chooser: Chooser, vocab: int) -> tuple[KernelChoice, ...]:
@@ -22,5 +22,9 @@ def sampling_calls(vocab: int) -> tuple[tuple[Call, tuple[Spec, ...]], ...]:
     logits, one = Spec("float32", ("rows", vocab)), Spec("float32", _ROWS)
     tables = Spec("bool", ("slots", vocab)), Spec("int32", ("slots", vocab))
     whole, share = Spec("int64", _ROWS), Spec("float64", _ROWS)
-    inputs = {"penalize": (logits, *tables, whole, one, one, one), "draw": (logits, one, whole, share, one, whole)}
+    inputs = {
+        "argmax": (logits,),
+        "penalize": (logits, *tables, whole, one, one, one),
+        "draw": (logits, one, whole, share, one, whole),
+    }
     return tuple((Call(op, (), ()), inputs[op]) for op in OPS)

@@ -6,8 +6,10 @@ a row keeps depends neither on its neighbours nor on how a device adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,16 +23,30 @@ _RACE = 2**18  # noise made at once: what a second-level cache holds
 _CHUNK = 2**23  # logits drawn from at once: the temporaries take some 31 bytes for each
 
 Method = Callable[[Tensor, list[State]], Tensor]
+Kernels = Mapping[str, Callable[..., Any]]
 
 
-def choose(logits: Tensor, states: list[State], kernel: Callable[..., Tensor] | None = None) -> Tensor:
-    """Tokens [n] int64 for ``logits`` [n, vocab] float32, each row with a finite maximum and no NaN. ``kernel``: who
-    computes ``draw``, the op, for rows that are not greedy; which of the allowed tokens a key picks may then differ."""
+def best(logits: Tensor, kernel: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
+    """The best token of each row of ``logits`` [n, vocab], [n] int64, and its logit [n]. Of equals the lowest id; NaN
+    is above all. ``kernel``: who computes ``argmax``, the op; torch without."""
+    if kernel is not None:
+        tokens, peaks = kernel(logits.float())
+        return tokens, peaks
+    tokens = logits.argmax(-1)
+    return tokens, logits.gather(1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def choose(logits: Tensor, states: list[State], kernels: Kernels = MappingProxyType({})) -> Tensor:
+    """Tokens [n] int64 for ``logits`` [n, vocab] float32, each row with a finite maximum and no NaN. ``kernels``: op →
+    who computes it, of ``argmax`` for greedy rows and ``draw`` for the others, of which a key may then pick another of
+    the allowed tokens."""
+    take_best = _take_best(kernels.get("argmax"))
     groups: dict[Method, list[int]] = {}
     for row, state in enumerate(states):
-        groups.setdefault(_method(state, logits.shape[1], kernel), []).append(row)
-    if list(groups) == [_take_best]:
-        return logits.argmax(-1)
+        drawn = take_best if state.params.greedy else _method(state, logits.shape[1], kernels.get("draw"))
+        groups.setdefault(drawn, []).append(row)
+    if list(groups) == [take_best]:
+        return take_best(logits, states)
     tokens = torch.empty(len(states), dtype=torch.int64, device=logits.device)
     most = max(1, _CHUNK // logits.shape[1])
     for method, rows in groups.items():
@@ -43,8 +59,6 @@ def choose(logits: Tensor, states: list[State], kernel: Callable[..., Tensor] | 
 
 
 def _method(state: State, vocab: int, kernel: Callable[..., Tensor] | None) -> Method:
-    if state.params.greedy:
-        return _take_best
     if kernel is not None:
         return _draw_by(kernel)
     return _draw_few if 0 < state.params.top_k < vocab else _draw_any
@@ -61,8 +75,12 @@ def _draw_by(kernel: Callable[..., Tensor]) -> Method:
     return method
 
 
-def _take_best(logits: Tensor, states: list[State]) -> Tensor:
-    return logits.argmax(-1)
+@cache
+def _take_best(kernel: Callable[..., Any] | None) -> Method:
+    def method(logits: Tensor, states: list[State]) -> Tensor:
+        return logits.argmax(-1) if kernel is None else best(logits, kernel)[0]
+
+    return method
 
 
 def _draw_few(logits: Tensor, states: list[State]) -> Tensor:

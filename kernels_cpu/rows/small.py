@@ -6,6 +6,9 @@ from kernels_cpu.predicates import SINGLE, native
 from platforms.contract import Kernel, Predicate, all_of, fact
 
 _INT8 = all_of(SINGLE, fact("storage", lambda name: name == "int8", "int8"))
+_MOST_TOKENS = 340_000
+"""Of a vocabulary whose order fits the memory that a member of the team works in."""
+_SAMPLED = fact("call_shapes", lambda shapes: shapes[0][1] <= _MOST_TOKENS, f"{_MOST_TOKENS} tokens at most")
 _KNOWN_GELU = fact("approximate", lambda name: name in ("none", "tanh"), "none or tanh")
 
 
@@ -25,6 +28,9 @@ ROWS: tuple[Kernel, ...] = (
     *_family("gate", "gelu_and_mul", plain=all_of(SINGLE, _KNOWN_GELU), stored=all_of(_INT8, _KNOWN_GELU)),
     native("quantize_static", "native", "quant:quantize_static", accepts=_INT8),
     native("quantize_dynamic", "native", "quant:quantize_dynamic", accepts=_INT8),
+    native("argmax", "native", "sampling:argmax", accepts=SINGLE),
+    native("penalize", "native", "sampling:penalize", accepts=SINGLE),
+    native("draw", "native", "sampling:draw", accepts=_SAMPLED),
     native("select_rows", "native", "select:select_rows"),
     native("split", "native", "select:split"),
 )

@@ -8,6 +8,7 @@
 #if defined(__GNUC__) && !defined(__clang__)
 // It warns about its own headers of AVX-512: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 #if defined(__x86_64__)
@@ -91,11 +92,15 @@ inline vf sqrt(vf a) {
   for (int i = 0; i < LANES; ++i) a[i] = std::sqrt(a[i]);
   return a;
 }
+#if defined(__SSE2__) && !defined(__AVX__)
+inline vi whole(vf a) { return (vi)_mm_cvtps_epi32((__m128)a); }
+#else
 inline vi whole(vf a) {
   vi x{};
   for (int i = 0; i < LANES; ++i) x[i] = int32_t(std::nearbyintf(a[i]));
   return x;
 }
+#endif
 #define ENGINE_SCALAR_HALF 1
 #endif
 
