@@ -15,6 +15,9 @@ def both_int8(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(found == ("int8", "int8"), f"activations and weights are {' and '.join(found) or 'unknown'}")
 
 
+INT8 = all_of(both_int8, FULL, SINGLE)
+
+
 def _blocks(op: str, name: str, accepts: Predicate, **more: object) -> Kernel:
     return native(op, name, f"float_blocks:{op}", accepts=accepts, pack="kernels_cpu.native.blocks:pack", **more)
 
@@ -26,7 +29,7 @@ def _int8(name: str, priority: int, *needs: Predicate) -> Kernel:
         name,
         "dense_int8:scaled_linear",
         needs=all_of(COMPILED, *needs),
-        accepts=all_of(both_int8, FULL, SINGLE),
+        accepts=INT8,
         priority=priority,
         pack="kernels_cpu.native.dense_int8:pack",
     )
@@ -40,6 +43,14 @@ ROWS: tuple[Kernel, ...] = (
     _int8("dotprod", 23, feature("isa.asimddp")),
     _int8("avx2", 22, feature("isa.avx2")),
     _int8("portable", 21),
+    Kernel(
+        "scaled_linear",
+        "torch_unpacked",
+        "kernels_cpu.linear:scaled_linear",
+        accepts=both_int8,
+        priority=10,
+        pack="kernels_cpu.linear:pack_scaled",
+    ),
     native("embedding", "native", "embedding:embedding"),
     native("block_embedding", "native", "embedding:block_embedding", accepts=all_of(BLOCKS, FULL)),
 )

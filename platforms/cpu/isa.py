@@ -18,6 +18,7 @@ NATIVE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "dtype.bfloat16": frozenset({"avx512_bf16", "amx_bf16", "bf16"}),
         "dtype.float16": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
+        "dtype.int8": frozenset({"avx2", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}),
         "dtype.fp8_e4m3fn": frozenset(),
     }
 )
