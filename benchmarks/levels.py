@@ -1,7 +1,7 @@
 """Start-up and decode speed of each level beside ``-O0``, in turns: ``python benchmarks/levels.py [--quick]``.
 
-Every level is a process of its own that stays between rounds; its first start finds an empty ``ENGINE_CACHE_ROOT``, a
-second one what the first left there.
+Every level is a process of its own that stays between rounds. A cold start finds an empty ``ENGINE_CACHE_ROOT``, a warm
+one what a start before it left there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.compare.cases import decode, prefill
 from benchmarks.compare.machine import describe
 from benchmarks.compare.process import Failed, Process
 from benchmarks.compare.roster import Entrant, engine
-from benchmarks.compare.speed import Rounds, say
+from benchmarks.compare.speed import TRIES, Rounds, say
 from engine.table import encodable, lay_out, terminal
 from engine.weights.resolve import resolve_model
 
@@ -39,7 +39,7 @@ def main() -> int:
     asked = parser.parse_args()
     machine, model = describe(), str(resolve_model(asked.model).path.absolute())
     levels = [int(level) for level in asked.levels.split(",")]
-    rounds = asked.rounds or (2 if asked.quick else 5)
+    rounds, tries = asked.rounds or (2 if asked.quick else 5), 1 if asked.quick else TRIES
     cases = [*(decode(int(batch), asked.quick) for batch in asked.batches.split(",")), prefill()]
     with tempfile.TemporaryDirectory(prefix="engine-levels-") as folder, ExitStack() as stack:
         began: dict[str, tuple[float, float, dict[str, float]]] = {}
@@ -48,12 +48,12 @@ def main() -> int:
         for level in levels:
             name, entrant = f"-O{level}", engine(str(Path(folder) / f"cache{level}"))
             try:
-                began[name], processes[name] = _started(stack, entrant, {"model": model, "level": level})
+                began[name], processes[name] = _started(stack, entrant, {"model": model, "level": level}, tries)
                 say(f"{name}: first token after {began[name][0]:.1f} s cold, {began[name][1]:.1f} s warm")
             except Failed as error:
                 failed[name] = f"{name} failed: {error}"
                 say(failed[name])
-        turns = Rounds(cases, processes, None)
+        turns = Rounds(cases, processes, None, tries)
         turns.run(rounds)
     failed |= {name: f"{name} {why}" for name, why in turns.failed.items()}
     cells = _cells(levels, began, turns)
@@ -72,14 +72,15 @@ def main() -> int:
 
 
 def _started(
-    stack: ExitStack, entrant: Entrant, given: dict[str, Any]
+    stack: ExitStack, entrant: Entrant, given: dict[str, Any], tries: int
 ) -> tuple[tuple[float, float, dict[str, float]], Process]:
     """Seconds to the first token, cold and warm, and the phases of the warm start."""
-    cold = starts.first_token(entrant, given)
+    cold = starts.quietest(starts.cold, entrant, given, tries)
+    starts.first_token(entrant, given)
+    warm = starts.quietest(starts.first_token, entrant, given, tries)
     process = stack.enter_context(entrant.start())
     opened = process.ask("open", **given)
-    process.ask("generate", prompts=decode(1).prompts(-2), tokens=1)
-    return (cold, round(process.answered - process.born, 2), opened["phases"]), process
+    return (cold.seconds, warm.seconds, opened["phases"]), process
 
 
 def _cells(levels: list[int], began: dict[str, tuple[float, float, dict[str, float]]], turns: Rounds) -> tables.Cells:

@@ -54,11 +54,12 @@ def _run(words: Sequence[str], about: str) -> int:
     report = {
         "machine": machine, "threads": threads, "level": asked.level, "rounds": asked.rounds, "quick": asked.quick,
         "model": found.model.name, "versions": found.versions, "absent": absent, "notes": found.notes,
-        "limits": found.limits, "busy": _busy(found.busy), "values": found.values, "turns": found.turns,
+        "limits": found.limits, "busy": _busy(found.busy), "busy_starts": _busy(found.busy_starts),
+        "values": found.values, "turns": found.turns,
         "goals": [_told(one) for one in verdicts], "details": found.details,
     }  # fmt: skip
     lines = facts(report)
-    disturbed = report["busy"].get("median", 0.0) > QUIET
+    disturbed = _disturbed(report)
     _show(tables.measured(found.values, names), tables.judged(verdicts, disturbed), lines)
     _write(asked, report, found, names, verdicts, lines)
     return 1 if "engine" in found.absent else 0
@@ -72,6 +73,12 @@ def _told(one: Verdict) -> dict[str, Any]:
 def _busy(found: list[float]) -> dict[str, float]:
     ordered = sorted(found)
     return {"median": ordered[len(ordered) // 2], "most": ordered[-1]} if ordered else {}
+
+
+def _disturbed(report: dict[str, Any]) -> frozenset[str]:
+    """Units of the rows that other programs disturbed."""
+    kinds = (("tokens/s", "busy"), ("s", "busy_starts"))
+    return frozenset(unit for unit, key in kinds if report[key].get("median", 0.0) > QUIET)
 
 
 def facts(report: dict[str, Any]) -> list[str]:
@@ -89,11 +96,11 @@ def facts(report: dict[str, Any]) -> list[str]:
             f"{limits['token_bytes'] / 1e6:.0f} MB of weights), float32 {limits['float32_gflop_s']:.0f} GFLOP/s, "
             f"8-bit integers {limits['int8_gop_s']:.0f} Gop/s ({limits['int8'] or 'not tried'})."
         )
-    if busy:
-        loud = "; the machine was NOT quiet, take the figures again" if busy["median"] > QUIET else ""
-        lines.append(
-            f"Others kept {busy['median']:.2f} processors busy (median of all turns; at most {busy['most']:.2f}){loud}."
-        )
+    for what, found in (("turns", busy), ("starts", report["busy_starts"])):
+        if found:
+            loud = "; the machine was NOT quiet, take the figures again" if found["median"] > QUIET else ""
+            most = f"at most {found['most']:.2f}"
+            lines.append(f"Others kept {found['median']:.2f} processors busy (median of all {what}; {most}){loud}.")
     score = report["details"].get("accuracy", {}).get("engine", {})
     if "kl" in score:
         lines.append(
@@ -141,7 +148,8 @@ def _write(
         files += [(HERE / "peers.json", whole), (HERE / "peers.svg", picture)]
         text = "\n\n".join(
             ("![Tokens per second](peers.svg)", tables.markdown(tables.measured(found.values, names)),
-             tables.markdown(tables.judged(verdicts, report["busy"]["median"] > QUIET)), "\n".join(f"- {line}" for line in lines))
+             tables.markdown(tables.judged(verdicts, _disturbed(report))),
+             "\n".join(f"- {line}" for line in lines))
         )  # fmt: skip
         tables.write_between(HERE / "README.md", "peers", text)
         tables.write_between(HERE.parent / "README.md", "speed", headline(report, verdicts))

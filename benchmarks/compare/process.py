@@ -26,7 +26,7 @@ class Process:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self.born = time.perf_counter()
+        self.born, self._busy_born = time.perf_counter(), machine_seconds()
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -54,14 +54,19 @@ class Process:
         if not line:
             raise self._failed(f"no answer to {question} after {time.perf_counter() - begin:.0f} s")
         self.answered = time.perf_counter()
-        others = (machine_seconds() - busy - (self.seconds() - own)) / (self.answered - begin)
+        self._busy_then, self._own_then = machine_seconds(), self.seconds()
+        others = (self._busy_then - busy - (self._own_then - own)) / (self.answered - begin)
         self._child.send_signal(signal.SIGSTOP)
         return {**json.loads(line), "busy": round(max(0.0, others), 2)}
 
     def seconds(self) -> float:
-        """Of processor time that it has taken."""
+        """Of processor time that it has taken, and what it started and waited for."""
         fields = self._read("stat").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return sum(map(int, fields[11:15])) / _TICKS
+
+    def busy(self) -> float:
+        """Processors, on average, that others kept busy from its start to its last answer."""
+        return round(max(0.0, (self._busy_then - self._busy_born - self._own_then) / (self.answered - self.born)), 2)
 
     def peak(self) -> int:
         """Most bytes that lay in memory at once."""

@@ -14,7 +14,7 @@ from benchmarks.compare.cases import decode, prefill
 from benchmarks.compare.goals import READING
 from benchmarks.compare.process import Failed, Process
 from benchmarks.compare.roster import ENGINE, TRUTH, Entrant
-from benchmarks.compare.speed import Rounds, say
+from benchmarks.compare.speed import TRIES, Rounds, say
 
 CHUNKS, FEWER_CHUNKS, STARTS = 10, 2, 3
 
@@ -36,10 +36,15 @@ class Comparison:
     limits: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     busy: list[float] = field(default_factory=list)
+    busy_starts: list[float] = field(default_factory=list)
 
     def opening(self, entrant: Entrant) -> dict[str, Any]:
         more = {"level": self.level} if entrant.name == ENGINE else {"threads": self.threads}
         return {"model": str(self.model), **more}
+
+    @property
+    def tries(self) -> int:
+        return 1 if self.quick else TRIES
 
     def present(self) -> list[Entrant]:
         return [one for one in self.entrants if not one.absent and one.name not in self.absent]
@@ -79,7 +84,7 @@ class Comparison:
     ) -> None:
         command = limits.build(folder)
         program = stack.enter_context(limits.start(command, self.threads)) if command else None
-        turns = Rounds([*(decode(batch, self.quick) for batch in batches), prefill()], open_, program)
+        turns = Rounds([*(decode(batch, self.quick) for batch in batches), prefill()], open_, program, self.tries)
         turns.run(rounds)
         self.absent |= turns.failed
         self.busy += turns.busy
@@ -137,14 +142,15 @@ class Comparison:
             for one in self.present():
                 if one.name == TRUTH:
                     continue
-                ways: dict[str, Callable[..., float]] = {"first token, warm": starts.first_token}
+                ways: dict[str, Callable[..., starts.Start]] = {"first token, warm": starts.first_token}
                 if one.name == ENGINE and turn < 2:
                     ways["first token, cold"] = starts.cold
                 for row, way in ways.items():
-                    seconds = self.attempt(one.name, row, way, one, self.opening(one))
-                    if seconds is not None:
-                        found[row].setdefault(one.name, []).append(seconds)
-                        say(f"{row}: {one.name} {seconds:.1f} s")
+                    start = self.attempt(one.name, row, starts.quietest, way, one, self.opening(one), self.tries)
+                    if start is not None:
+                        found[row].setdefault(one.name, []).append(start.seconds)
+                        self.busy_starts.append(start.busy)
+                        say(f"{row}: {one.name} {start.seconds:.1f} s, others {start.busy:.2f}")
         for row, each in found.items():
             for name, turns in each.items():
                 self.put(row, name, turns)
@@ -156,9 +162,7 @@ class Comparison:
         if engine is None or platform is None:
             return
         work = self.attempt(ENGINE, "built", starts.built, engine, self.opening(engine), platform)
-        if work:
-            seconds, problem = work
-            if problem:
-                self.notes["first token, built"] = problem
-            else:
-                self.put("first token, built", ENGINE, [seconds])
+        if isinstance(work, str):
+            self.notes["first token, built"] = work
+        elif work is not None:
+            self.put("first token, built", ENGINE, [work.seconds])

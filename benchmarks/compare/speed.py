@@ -16,17 +16,19 @@ def say(text: str) -> None:
 
 
 QUIET = 0.25
-"""Processors that others may keep busy before a turn counts as disturbed."""
+"""Processors that others may keep busy before a turn, or a start, counts as disturbed."""
 TRIES = 3
-"""A disturbed turn is asked again; the least disturbed one counts."""
+"""A disturbed one is asked again; the least disturbed one counts."""
 
 
 class Rounds:
     """``speeds``: case → engine → tokens per second of each turn. ``limits``: one answer per round. ``failed``: engine
     → why it takes no part any more. ``busy``: processors that others kept busy, for each turn."""
 
-    def __init__(self, cases: Sequence[Case], processes: Mapping[str, Process], limits: Process | None) -> None:
-        self.cases, self.processes, self._limits = cases, dict(processes), limits
+    def __init__(
+        self, cases: Sequence[Case], processes: Mapping[str, Process], limits: Process | None, tries: int = TRIES
+    ) -> None:
+        self.cases, self.processes, self._limits, self._tries = cases, dict(processes), limits, tries
         self.speeds: dict[str, dict[str, list[float]]] = {case.name: {} for case in cases}
         self.limits: list[dict[str, Any]] = []
         self.failed: dict[str, str] = {}
@@ -53,7 +55,7 @@ class Rounds:
 
     def _quietest(self, name: str, case: Case, turn: int) -> dict[str, Any] | None:
         best: dict[str, Any] | None = None
-        for attempt in range(TRIES):
+        for attempt in range(self._tries):
             answer = self._ask(name, case, turn + 1000 * attempt)
             if answer and (best is None or answer["busy"] < best["busy"]):
                 best = answer

@@ -28,8 +28,8 @@ def measured(values: Values, names: Sequence[str]) -> Cells:
     return cells
 
 
-def judged(verdicts: Sequence[Verdict], disturbed: bool = False) -> Cells:
-    """``disturbed``: others were busy, so that no ratio of speeds can be trusted; then nothing is said to be met."""
+def judged(verdicts: Sequence[Verdict], disturbed: frozenset[str] = frozenset()) -> Cells:
+    """``disturbed``: units that cannot be trusted because others were busy; nothing in them is said to be met."""
     cells = [["case", "beside", "found", "goal", ""]]
     for one in verdicts:
         row = row_of(one.goal.row)
@@ -37,7 +37,7 @@ def judged(verdicts: Sequence[Verdict], disturbed: bool = False) -> Cells:
         digits = 3 if row.name == "top-1 agreement" else 2
         found = "–" if one.ratio is None else f"{one.ratio:.{digits}f}{unit}"
         said = f"{one.words}: {one.reason}" if one.reason else one.words
-        if disturbed and one.met is not None and row.unit in ("tokens/s", "s"):
+        if one.met is not None and row.unit in disturbed:
             said = "disturbed by other programs"
         cells.append([row.name, one.best or "a limit", found, f"{bound} {one.goal.limit:g}{unit}", said])
     return cells
