@@ -1,0 +1,168 @@
+"""Products of quantised activations with weights in blocks: every form that this host can run, against float64, and each
+against itself whatever the number of tokens and of threads."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from engine.bind import load_target
+from engine.ops import OPS
+from engine.ops.blocks import FORMATS, GROUP, block_of, sample_blocks
+from engine.ops.compare import difference, same_bits
+from kernels_cpu.library import library, open_library
+from kernels_cpu.native.blocks import pack, rows_of, strip_bytes
+from kernels_cpu.rows.blocks import ROWS
+from platforms.cpu.compilers import KERNELS
+from platforms.cpu.plugin import CpuPlugin
+
+OP = OPS["scaled_block_linear"]
+TOKENS = (1, 2, 3, 7, 8, 9, 16, 17, 33, 130)
+ROW_COUNTS = (1, 15, 16, 17, 50)
+
+
+def forms(profile):
+    return [row for row in ROWS if row.needs(profile, {})]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runtime():
+    before = torch.get_num_threads()
+    opened = CpuPlugin().open(0)
+    assert KERNELS in opened.profile.features, opened.profile.evidence[f"features.{KERNELS}"]
+    yield opened
+    torch.set_num_threads(before)
+
+
+def columns_for(format, blocks=3):
+    block = block_of(format)[0]
+    return block * (blocks if block > GROUP else 13 * blocks)
+
+
+def activations(tokens, columns, rng, largest=False):
+    x = torch.randint(-127, 128, (tokens, columns), generator=rng, dtype=torch.int8)
+    if largest:
+        x = torch.where(x < 0, -127, 127).to(torch.int8)
+    return x, torch.rand((tokens, columns // GROUP), generator=rng) / 100
+
+
+def product(row, x, scales, packed, bias, format):
+    given = (packed,) if bias is None else (packed, bias)
+    return load_target(row.target)(x, scales, *given, format=format, result="float32")
+
+
+def check(forms, format, tokens, rows, largest, bias):
+    rng = torch.Generator().manual_seed(tokens * 1000 + rows)
+    columns = columns_for(format)
+    weight = sample_blocks(rows, columns, format, rng, largest)
+    x, scales = activations(tokens, columns, rng, largest)
+    added = torch.randn(rows, generator=rng) if bias else None
+    packed, *_ = pack((weight,), {"format": format})
+    assert rows_of(packed, format, columns) == rows and packed.data_ptr() % 64 == 0
+    wide = None if added is None else added.double()
+    wanted = OP.reference(x, scales.double(), weight, wide, format=format, result="float64")
+    relative, absolute = OP.bound("float32", "float32")
+    bound = relative, absolute * float(wanted.abs().max())
+    for row in forms:
+        found = product(row, x, scales, packed, added, format)
+        assert not difference(found, wanted, bound, (row.name, format, tokens, rows))
+
+
+def check_all(profile, formats):
+    for format in formats:
+        for place, tokens in enumerate(TOKENS):
+            for rows in ROW_COUNTS[place % 2 :: 2]:
+                check(forms(profile), format, tokens, rows, (place + rows) % 3 == 0, rows % 3 == 0)
+
+
+def test_every_form_is_exact_to_float32_for_every_format_and_shape(runtime):
+    assert len(forms(runtime.profile)) > 1
+    check_all(runtime.profile, FORMATS)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_tokens_result_is_the_same_in_every_batch_and_with_every_number_of_threads(runtime, format):
+    rng = torch.Generator().manual_seed(3)
+    columns = columns_for(format)
+    weight, bias = sample_blocks(70, columns, format, rng), torch.randn(70, generator=rng)
+    x, scales = activations(130, columns, rng)
+    packed, *_ = pack((weight,), {"format": format})
+    path, threads = library().path, runtime.profile.limits["threads"]
+    try:
+        for row in forms(runtime.profile):
+            whole = product(row, x, scales, packed, bias, format)
+            for team in (1, 2, 3):
+                open_library(path, team, None)
+                for tokens in TOKENS:
+                    first = 130 - tokens if team == 2 else 0
+                    part = slice(first, first + tokens)
+                    found = product(row, x[part], scales[part], packed, bias, format)
+                    assert same_bits(found, whole[part]), (row.name, tokens, team)
+    finally:
+        open_library(path, threads, None)
+
+
+def test_rows_of_activations_may_lie_apart_and_nothing_beside_a_result_is_written(runtime):
+    rng = torch.Generator().manual_seed(5)
+    for row in forms(runtime.profile):
+        for tokens in (1, 5, 40):
+            x, scales = activations(tokens, 512, rng)
+            weight = sample_blocks(37, 256, "q4_1", rng)
+            packed, *_ = pack((weight,), {"format": "q4_1"})
+            apart = product(row, x[:, 32:288], scales[:, 1:9], packed, None, "q4_1")
+            close = product(row, x[:, 32:288].contiguous(), scales[:, 1:9].contiguous(), packed, None, "q4_1")
+            assert same_bits(apart, close)
+
+
+def test_wide_weights_are_taken_in_turns(runtime):
+    """More columns and tokens than fit a cache at a time."""
+    rng = torch.Generator().manual_seed(6)
+    for format, columns in (("q4_1", 9824), ("q6_k", 9728)):
+        weight = sample_blocks(35, columns, format, rng)
+        x, scales = activations(150, columns, rng)
+        packed, *_ = pack((weight,), {"format": format})
+        wanted = OP.reference(x, scales.double(), weight, None, format=format, result="float64")
+        for row in forms(runtime.profile):
+            found = product(row, x, scales, packed, None, format)
+            assert float((found - wanted).norm() / wanted.norm()) < 1e-6
+            assert same_bits(product(row, x[:9], scales[:9], packed, None, format), found[:9])
+            assert same_bits(product(row, x[:1], scales[:1], packed, None, format), found[:1])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_packing_leaves_the_file_as_it_is_and_takes_no_more_room_than_it_allows(format):
+    rng = torch.Generator().manual_seed(4)
+    columns = columns_for(format, 4)
+    wide = torch.zeros((33, block_of(format)[1] * columns // block_of(format)[0] + 5), dtype=torch.uint8)
+    weight = wide[:, 3:-2]
+    weight.copy_(sample_blocks(33, columns, format, rng))
+    before = weight.clone()
+    packed, again = (pack((weight,), {"format": format})[0] for _ in range(2))
+    assert same_bits(weight, before) and same_bits(packed, again)
+    assert strip_bytes(format, columns // GROUP) <= 1.1 * 16 * weight.shape[1]
+    contiguous, *_ = pack((weight.contiguous(),), {"format": format})
+    assert same_bits(packed, contiguous)
+
+
+MASKED = {"avx512f": ("avx2", "portable", "neon"), "avx,asimddp": ("portable",)}
+MASKED_RUN = """
+import kernels_cpu.build as build
+from tests.anydevice.test_cpu_blocks import CpuPlugin, check_all, forms
+every = build.sources
+build.sources = lambda: [source for source in every() if source.stem == "team" or source.stem.startswith("blocks")]
+profile = CpuPlugin().open(0).profile
+print(forms(profile)[0].name)
+check_all(profile, FORMATS)
+"""
+
+
+@pytest.mark.parametrize("words", MASKED)
+def test_another_processor_has_its_own_form(words, tmp_path):
+    """Compiled without instructions that this processor has, and run. A library of a few sources has its own folder."""
+    environ = {**os.environ, "ENGINE_CPU_DISABLE_ISA": words, "ENGINE_CACHE_ROOT": str(tmp_path)}
+    code = MASKED_RUN.replace("FORMATS", repr(FORMATS if "512" in words else ("q4_1", "q8_0", "q6_k")))
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] in MASKED[words]
