@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,16 @@ def test_a_cache_as_the_activations_has_no_scales():
     assert not any(weight.format == "scale kv" for weight in program.weights.values())
 
 
-def test_rows_of_the_host_refuse_what_they_do_not_do():
-    found = {row.op: row for row in plan("cpu:x86-64-v3", "fp8", "llama").kernels}
-    assert found["attention"].chosen == found["kv_write"].chosen == "reference"
+@pytest.mark.parametrize("model", ["llama", "qwen3"])
+def test_rows_of_the_host_refuse_what_they_do_not_do(model):
+    """Compiled ones read and write keys of 8 bits; those of torch do not, and say so."""
+    write = {"llama": "rotary_kv_write", "qwen3": "qk_norm_rotary_kv_write"}[model]
+    plugin, profile = described("cpu:x86-64-v3")
+    config, words = ModelConfig.from_hf(CONFIGS[model], model), collect(["--kv-cache-dtype", "fp8"], {}).given
+    found = {row.op: row for row in plan_for(plugin, profile, config, words).kernels}
+    assert found["attention"].chosen == found[write].chosen == "native"
+    bare = replace(profile, features=profile.features - {"kernel.cxx"})
+    rows = [row for row in plan_for(plugin, bare, config, words).kernels if "attention" in row.op or "kv" in row.op]
+    assert {row.chosen for row in rows} == {"reference"} and len(rows) >= 2
+    (attention,) = [row for row in rows if row.op == "attention"]
+    assert "torch_grouped: floating inputs are float32 and float8_e4m3fn" in attention.reason

@@ -16,8 +16,9 @@ from tests.described_plans import TARGETS, chosen, described, plan
 from tests.model_configs import LLAMA
 
 HOSTS = [target for name, target in TARGETS if name == "cpu"]
+STORED = replace(LLAMA, weight_format="gguf", blocks=Blocks("Q4_1"))
 V3 = described("cpu", "x86-64-v3")
-EVERY = list(range(1, 129))
+FEW, WIDER = list(range(1, 17)), list(range(24, 129, 8))
 
 
 def captured(found: Plan) -> tuple[str, str, list[int]]:
@@ -29,9 +30,9 @@ def captured(found: Plan) -> tuple[str, str, list[int]]:
     ("level", "expected"),
     [
         ("-O0", ("NONE", "NONE", [])),
-        ("-O1", ("PIECEWISE", "PIECEWISE", EVERY)),
-        ("-O2", ("PIECEWISE", "FULL_AND_PIECEWISE", EVERY)),
-        ("-O3", ("PIECEWISE", "FULL_AND_PIECEWISE", EVERY)),
+        ("-O1", ("PIECEWISE", "PIECEWISE", FEW + WIDER)),
+        ("-O2", ("PIECEWISE", "FULL_AND_PIECEWISE", FEW + WIDER)),
+        ("-O3", ("PIECEWISE", "FULL_AND_PIECEWISE", FEW + WIDER)),
         ("--enforce-eager", ("NONE", "NONE", [])),
     ],
 )
@@ -48,15 +49,16 @@ def test_levels_differ_in_what_runs(target, level, expected):
     ("words", "sizes"),
     [
         ("--max-num-seqs=5", [1, 2, 3, 4, 5]),
-        ("--max-num-seqs=300", list(range(1, 301))),
-        ("--max-num-batched-tokens=64", list(range(1, 65))),
+        ("--max-num-seqs=300", [*FEW, *range(24, 297, 8), 300]),
+        ("--max-num-batched-tokens=64", [*FEW, *range(24, 65, 8)]),
         ("--max-capture-size=3", [1, 2, 3]),
-        ("--max-capture-size=200", list(range(1, 201))),
+        ("--max-num-seqs=17", [*FEW, 17]),
+        ("--max-capture-size=200", [*FEW, *range(24, 201, 8)]),
         ("--capture-sizes=2,16", [2, 16]),
         ("--max-num-seqs=3 -cc.graph_mode=FULL_DECODE_ONLY", [1, 2, 3]),
     ],
 )
-def test_every_count_of_tokens_is_captured_unless_a_user_says_which(words, sizes):
+def test_small_counts_of_tokens_are_captured_one_by_one_and_larger_ones_by_eights(words, sizes):
     found = plan(V3, LLAMA, *words.split())
     assert list(found["compilation.capture_sizes"]) == sizes
     assert found["compilation.max_capture_size"] == sizes[-1]
@@ -65,16 +67,23 @@ def test_every_count_of_tokens_is_captured_unless_a_user_says_which(words, sizes
 def test_an_offline_host_captures_as_many_as_it_runs():
     given = collect([], {}).given
     found = plan_for(CpuPlugin(), V3, LLAMA, given, offline=True)
-    assert list(found["compilation.capture_sizes"]) == list(range(1, 257))
+    assert list(found["compilation.capture_sizes"]) == [*FEW, *range(24, 257, 8)]
 
 
 def test_a_code_generator_takes_plain_calls_and_with_none_norms_and_activations_too():
     found = plan(V3, LLAMA, "-cc.backend=inductor")
-    assert {row.generator for row in found.ranges[0].pieces} == {"inductor"}
+    pieces = {row.name: row for row in found.ranges[0].pieces}
+    assert {name: row.generator for name, row in pieces.items()} == {
+        "first": "inductor",
+        "middle": "native",
+        "last": "native",
+    }
+    assert pieces["first"].reason == "1 plain call becomes generated code, around 5 calls of kernels"
+    assert pieces["middle"].reason == "every call is a kernel of its own"
     assert found["compilation.custom_ops"] == ["all"] and chosen(found, "rms_norm") != {"reference"}
     handed = plan(V3, LLAMA, "-cc.backend=inductor", "-cc.custom_ops=none")
     assert chosen(handed, "rms_norm") == chosen(handed, "silu_and_mul") == {"reference"}
-    assert chosen(handed, "linear") == {"torch_transposed"} and chosen(handed, "attention") == {"torch_grouped"}
+    assert chosen(handed, "linear") == chosen(handed, "attention") == {"native"}
     (middle,) = [row for row in handed.ranges[0].pieces if row.name == "middle"]
     assert middle.generator == "inductor" and middle.reason.startswith("6 plain calls become generated code")
 
@@ -108,11 +117,22 @@ def test_features_say_how_they_are_known():
     assert any("code generator absent" in line for line in CpuPlugin(machine({})).probe().evidence)
 
 
-def test_weights_in_blocks_are_said_to_be_unpacked():
-    stored = replace(LLAMA, weight_format="gguf", blocks=Blocks("Q4_1"))
-    found = plan(V3, stored, "-cc.pass_config.fuse_attn_quant=true")
-    decision, dense = found.decisions["model.quantization"], plan(V3, LLAMA).decisions["model.quantization"]
+@pytest.mark.parametrize("target", HOSTS)
+def test_weights_in_blocks_stay_as_they_are_where_a_compiler_is(target):
+    found = plan(described("cpu", target), STORED)
+    decision = found.decisions["model.quantization"]
+    assert decision.value == "gguf"
+    assert decision.reason.startswith("GGUF blocks (Q4_1, 5 bits a weight): multiplied as they are by ")
+    assert chosen(found, "scaled_block_linear") <= set(decision.reason.partition(" by ")[2].split(", "))
+    assert not chosen(found, "linear") and "reference" not in chosen(found, "scaled_block_linear")
+
+
+def test_weights_in_blocks_are_said_to_be_unpacked_where_none_is():
+    bare = replace(V3, features=V3.features - {"kernel.cxx"})
+    found = plan(bare, STORED, "-cc.pass_config.fuse_attn_quant=true")
+    decision, dense = found.decisions["model.quantization"], plan(bare, LLAMA).decisions["model.quantization"]
     said = f"GGUF blocks (Q4_1, 5 bits a weight): unpacked to {found['model.dtype']} when loaded"
-    assert (decision.value, decision.reason) == (None, said)
+    assert decision.value is None and decision.reason.startswith(f"{said}; ")
+    assert "avx2: kernel.cxx absent" in decision.reason and chosen(found, "linear") == {"torch_transposed"}
     assert dense.reason == "the linear layers are stored dense"
     assert any("fuse_attn_quant=true (command line) matched nothing" in row and said in row for row in found.warnings)

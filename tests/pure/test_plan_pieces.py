@@ -17,7 +17,7 @@ from engine.plan import Plan, Tables
 from engine.plan.ranges import with_fixed
 from engine.plan_values import TokenRange
 from platforms.contract import FusionOffer, Kernel, Setting, Verdict, always
-from tests.described_plans import described
+from tests.described_plans import described, own_rules
 from tests.described_plans import plan as plan_of
 from tests.model_configs import LLAMA, MODELS, MOE
 from tests.profiles import DEVICE, MODEL, ROPE_ROW, plan
@@ -25,7 +25,7 @@ from tests.profiles import DEVICE, MODEL, ROPE_ROW, plan
 YES = Verdict(True, "a backend")
 ATTENTION = Kernel("attention", "paged", "nowhere:paged")
 ABLE = Tables((ATTENTION, ROPE_ROW), (FusionOffer("fuse_rope_kvcache", always("y")),), compiler=YES, graphs=YES)
-OPS = all_ops(RULES)
+OPS = all_ops((*RULES, *own_rules("cpu")))
 HOPPER, HOST = described("cuda", "sm_90"), described("cpu", "x86-64-v3")
 
 

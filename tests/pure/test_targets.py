@@ -310,7 +310,14 @@ def test_settings_of_the_host():
         profile = described("cpu", target)
         found = values("cpu", profile)
         assert found["compilation.custom_ops"] == ["all"] and found["compilation.backend"] == "native"
+        assert found["model.dtype"] == "float32", "compiled kernels sum in it, whatever the processor multiplies"
+        halves = "isa.f16c" in profile.features or "isa.asimd" in profile.features
+        assert found.get("cache.kv_cache_dtype") == ("float16" if halves else None)
+        assert "cache.kv_cache_dtype" not in values("cpu", profile, mla=True)
+        bare = dataclasses.replace(profile, features=profile.features - {"kernel.cxx"})
+        found = values("cpu", bare)
         assert found.get("model.dtype") == (None if "dtype.bfloat16" in profile.features else "float32")
+        assert "cache.kv_cache_dtype" not in found
 
 
 def test_aliases_are_names_of_facts():

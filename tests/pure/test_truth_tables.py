@@ -31,7 +31,7 @@ QUANT = {"fuse_norm_quant", "fuse_act_quant"}
 def test_what_a_level_asks_for(name, target, level):
     found = plan(described(name, target), STATIC, f"-O{level.number}")
     own = {rule.name for rule in own_rules(name)}
-    assert own == (set() if name == "cpu" else {"fuse_add_norm"})
+    assert own == {"fuse_add_norm"}
     beside = own if level.number else set()
     assert {row.rule for row in found.fusions if row.requested} == LEVEL_TABLE[level.number] | beside
     assert {row.rule for row in found.fusions} == {*FUSIONS, *own} and len(FUSIONS) == 12
