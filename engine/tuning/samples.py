@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.batch import Work
 from engine.load import make_caches
+from engine.ops.blocks import columns_of, sample_blocks
 from engine.plan.kernels import describe, input_specs
 from engine.program import Call, Dim, Program
 
@@ -21,6 +22,7 @@ of requests as long as may be beyond that."""
 CONTEXT = 255
 """Tokens in the cache of a request that takes one more."""
 _SEED = 0
+_ROWS = 256
 _SPREAD = 0.05
 """Of values of weights and activations: sums over wide rows stay within every type."""
 
@@ -57,8 +59,8 @@ def samples(plan: Plan) -> list[Sample]:
 
 def tensors_of(sample: Sample, tokens: int, plan: Plan, runtime: Runtime, filled: bool = True) -> list[Any]:
     """Inputs of the call on the device, in a step of ``tokens``: program inputs as serving makes them, caches without
-    content, random activations and weights, whole numbers wider than a byte 0. Without ``filled``, activations and
-    weights hold anything."""
+    content, random activations and weights (blocks of a GGUF file with factors as files have), whole numbers wider than
+    a byte 0. Without ``filled``, activations and weights hold anything."""
     import torch
 
     from engine.step_inputs import step_inputs
@@ -79,8 +81,13 @@ def tensors_of(sample: Sample, tokens: int, plan: Plan, runtime: Runtime, filled
             alone = replace(program, caches={cache: program.caches[cache]})
             found.append(make_caches(alone, blocks, runtime)[cache])
         else:
-            spec = program.weights.get(name) or program.values[name]
-            found.append(_made(spec.dtype, _sized(spec.shape, sizes), generator if filled else None, runtime))
+            weight = program.weights.get(name)
+            spec = weight or program.values[name]
+            shape = _sized(spec.shape, sizes)
+            if filled and weight is not None and weight.format.startswith("blocks "):
+                found.append(_blocks(weight.format.removeprefix("blocks "), *shape).to(runtime.device))
+            else:
+                found.append(_made(spec.dtype, shape, generator if filled else None, runtime))
     return found
 
 
@@ -112,6 +119,14 @@ def _parts(tokens: int, most: int) -> Iterator[int]:
 
 def _sized(shape: tuple[Dim, ...], sizes: dict[str, int]) -> tuple[int, ...]:
     return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in shape)
+
+
+def _blocks(format: str, rows: int, nbytes: int) -> Any:
+    """The same few rows again and again: making as many as a head has takes longer than what is timed."""
+    import torch
+
+    few = sample_blocks(min(rows, _ROWS), columns_of(format, nbytes), format, torch.Generator().manual_seed(_SEED))
+    return few.repeat(-(-rows // _ROWS), 1)[:rows].contiguous()
 
 
 def _made(dtype: str, shape: tuple[int, ...], generator: Any, runtime: Runtime) -> Any:

@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ import pytest
 import torch
 
 from engine.fusion import RULES, all_ops
+from engine.models.blocks import Blocks
 from engine.ops import OPS
-from engine.plan import Observations, Plan
+from engine.ops.blocks import dequantised
+from engine.plan import Observations, Plan, plan_for
 from engine.tuning import start
 from engine.tuning.samples import samples, tensors_of
 from engine.tuning.start import Budget, Learner, Spent
 from engine.tuning.timing import Stopwatch
 from platforms.contract import Kernel, Runtime
+from platforms.cpu.plugin import CpuPlugin
 from platforms.discovery import select
-from tests.profiles import TABLES, Tables, plan
+from tests.described_plans import described
+from tests.profiles import MODEL, TABLES, Tables, plan
 
 ALL = all_ops(RULES)
 ASKED: list[tuple[int, Any]] = []
@@ -180,6 +185,25 @@ def test_every_call_of_a_plan_runs_on_the_tensors_made_for_it(runtime: Runtime) 
             given = tensors_of(one, tokens, found, runtime)
             with torch.inference_mode():
                 OPS.get(one.choice.op, ALL[one.choice.op]).reference(*given, **one.call.attributes)
+
+
+def test_weights_in_blocks_are_made_of_finite_values(runtime: Runtime) -> None:
+    """Bytes alone would make half floats of them that are no numbers, and nothing to compare rows by."""
+    blocks = Blocks("Q4_K", (("model.embed_tokens.weight", "Q6_K"),))
+    found = plan_for(CpuPlugin(), described("cpu", "x86-64-v3"), replace(MODEL, blocks=blocks, hidden_size=256), {})
+    seen = set()
+    for one in samples(found):
+        given = tensors_of(one, 1, found, runtime)
+        for name, tensor in zip(one.call.inputs, given, strict=True):
+            weight = found.program.weights.get(name)
+            if weight is not None and weight.dtype == "uint8":
+                format = weight.format.removeprefix("blocks ")
+                values = dequantised(tensor.cpu(), format)
+                assert tuple(tensor.shape) == weight.shape and values.isfinite().all() and 0 < values.std() < 1
+                seen.add((one.choice.op, format))
+        if one.choice.op.endswith("linear"):
+            assert OPS[one.choice.op].reference(*given, **one.call.attributes).isfinite().all()
+    assert seen == {("scaled_block_linear", "q4_k"), ("block_linear", "q6_k"), ("block_embedding", "q6_k")}
 
 
 def test_a_stopwatch_counts_one_call(runtime: Runtime) -> None:
