@@ -32,6 +32,17 @@ def unscaled(inputs: int) -> Predicate:
     return check
 
 
+def float_cache(at: int) -> Predicate:
+    """The cache at ``at`` keeps floats."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        found = facts.get("call_dtypes", ())
+        kept = found[at] if at < len(found) else "unknown"
+        return Verdict("float" in kept, f"the cache is {kept}" + ("" if "float" in kept else ", needs floats"))
+
+    return check
+
+
 def uncapped(profile: DeviceProfile, facts: Facts) -> Verdict:
     cap = facts.get("softcap", 0.0)
     return Verdict(not cap, f"scores are capped at {cap}" if cap else "scores are not capped")

@@ -53,6 +53,8 @@ def _cached(cache: int, *alike: int) -> Predicate:
         found = tuple(facts.get("call_dtypes", ()))
         kept = found[cache] if cache < len(found) else ""
         wanted = FLOAT8.get(kept)
+        if wanted is None and "float" not in kept:
+            return Verdict(False, f"the cache is {kept or 'unknown'}, needs floats")
         if wanted is None:
             return others(profile, facts)
         if wanted not in profile.features:

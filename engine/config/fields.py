@@ -114,7 +114,8 @@ FIELDS: tuple[Field, ...] = (
           ("--gpu-memory-utilization",), 0.9),
     Field("cache.kv_cache_memory_bytes", k.BYTES, CACHE, "exact size of the KV cache, as in 8G; the share is then not "
           "used", ("--kv-cache-memory-bytes",), unset="what the share leaves"),
-    Field("cache.kv_cache_dtype", k.CACHE_DTYPE, CACHE, f"{k.words(k.CACHE_NAMES)} in the device's own flavour",
+    Field("cache.kv_cache_dtype", k.CACHE_DTYPE, CACHE, f"{k.words(k.CACHE_NAMES)} in the device's own flavour; "
+          "int8 has a scale for each head of a token",
           ("--kv-cache-dtype",), "auto"),
     Field("cache.enable_prefix_caching", k.SWITCH, CACHE, "reuse the blocks of equal prefixes",
           ("--enable-prefix-caching",), True),

@@ -26,7 +26,7 @@ from engine.config.values import (
 from engine.levels import LEVELS
 
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
-CACHE_NAMES = (*DTYPE_NAMES, "fp8")
+CACHE_NAMES = (*DTYPE_NAMES, "int8", "fp8")
 GRAPH_MODE_NAMES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 LEVEL_NAMES = ", ".join(str(level.number) for level in LEVELS)
 
@@ -56,8 +56,11 @@ MEBIBYTES = Kind("MIB", mebibytes)
 INTERVAL, PATIENCE = Kind("SECONDS", seconds(0.1)), Kind("SECONDS", seconds(0))
 LEVEL = Kind("N", level)
 DTYPE = Kind("TYPE", choice(*DTYPE_NAMES, "half", "float", also={"half": "float16", "float": "float32"}))
-_FP8 = dict.fromkeys(("fp8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"), "fp8")
-CACHE_DTYPE = Kind("TYPE", choice(*CACHE_NAMES, also=_FP8))
+_EIGHT_BITS = {
+    **dict.fromkeys(("fp8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"), "fp8"),
+    "int8_per_token_head": "int8",
+}
+CACHE_DTYPE = Kind("TYPE", choice(*CACHE_NAMES, also=_EIGHT_BITS))
 KERNELS = Kind("WHICH", choice("auto", "reference"))
 POLICY = Kind("WHICH", choice("fcfs", "priority"))
 LOAD_FORMAT = Kind("WHICH", choice("auto", "dummy"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.models.layer import Layer, Step
+from engine.ops.paged import width_of
 from engine.ops.quant import FLOATS
 from engine.program import CacheSpec
 
@@ -21,16 +22,17 @@ def attention(layer: Layer, x: str, step: Step) -> str:
         q = layer.norm(q, "q_norm", "self_attn.q_norm", "q.normed", dim)
         k = layer.norm(k, "k_norm", "self_attn.k_norm", "k.normed", dim)
     q, k = draft.call("rotary", q, k, step.table, into=(at + "q.turned", at + "k.turned"), head_dim=dim)
+    kept = width_of(dim, layer.layout.cache_dtype)
     spec = CacheSpec(
         at + "kv",
         "sliding" if model.sliding_window else "full",
         kv_heads,
-        (dim, dim),
+        (kept, kept),
         layer.layout.cache_dtype,
         model.sliding_window,
         layer.layout.page,
     )
-    cache = draft.cache(spec, (2, "pool", spec.page, kv_heads, dim))
+    cache = draft.cache(spec, (2, "pool", spec.page, kv_heads, kept))
     scales = _scales(layer)
     written = draft.call("kv_write", k, v, cache, step.slots, *scales, into=at + "kv@1", head_dim=dim)
     x = draft.call(
@@ -55,7 +57,7 @@ def attention(layer: Layer, x: str, step: Step) -> str:
 
 
 def _scales(layer: Layer) -> tuple[str, ...]:
-    """Names of the scales of keys and of values, where the cache is of 8 bits."""
+    """Names of the scales of keys and of values, where the cache has one each for all of them."""
     if layer.layout.cache_dtype not in FLOATS:
         return ()
     return tuple(

@@ -1,14 +1,15 @@
 """The paged KV cache and attention over it.
 
 Reference layout of a cache: [2 (key, value), blocks, page, kv_heads, head_dim]; a slot is ``block * page + offset``.
-A stored value times its scale is the value; one scale each for keys and values, both or neither given.
+A stored value times its scale is the value; one scale each for keys and values, both or neither given, or one behind
+each head of a token: see ``engine.ops.paged``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from engine.ops.paged import stored, write
+from engine.ops.paged import read, stored, write
 from engine.ops.quant import FLOATS, quantize_static
 from engine.ops.spec import EXACT, Case, Spec, op
 
@@ -73,7 +74,7 @@ def kv_write(
     k_scale, v_scale: [1] float32, above zero. An 8-bit cache keeps its largest value for what lies beyond."""
     flat = cache.view(2, -1, *cache.shape[3:])
     for side, (x, scale) in enumerate(((k, k_scale), (v, v_scale))):
-        write(flat[side], stored(x, cache.dtype, scale).unflatten(-1, (-1, head_dim)), slots)
+        write(flat[side], stored(x.unflatten(-1, (-1, head_dim)), cache.dtype, scale), slots)
     return cache
 
 
@@ -133,8 +134,8 @@ def attention(
         new = rows.stop - rows.start
         if new == 0:
             continue
-        k, v = cache[:, blocks[request].long()].flatten(1, 2)[:, :length].to(wide).transpose(1, 2)
-        k, v = (x if factor is None else x * factor.to(wide) for x, factor in ((k, k_scale), (v, v_scale)))
+        own = cache[:, blocks[request].long()].flatten(1, 2)[:, :length].transpose(1, 2)
+        k, v = (read(x, wide, factor) for x, factor in zip(own, (k_scale, v_scale), strict=True))
         query = q[rows].to(wide).view(new, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3)
         scores = query @ k[:, None].transpose(-1, -2) * scale
         if softcap:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from engine.errors import UserError
 from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
+from engine.ops.paged import SCALED
 from engine.plan.facts import float8_of
 from engine.plan.ledger import Ledger
 from engine.plan_values import Decision
@@ -55,15 +56,17 @@ def decide_cache(ledger: Ledger, profile: DeviceProfile, model: ModelConfig, dty
 def _cache_dtype(ledger: Ledger, profile: DeviceProfile, model: ModelConfig, dtype: str) -> Decision:
     key = "cache.kv_cache_dtype"
     wish = ledger.wish(key, dtype, "derived", "auto: as the activations")
-    if wish.value != EIGHT_BITS:
+    if wish.value not in (EIGHT_BITS, SCALED):
         return wish
-    found, problem = float8_of(profile), ""
+    found, why, problem = wish.value, wish.reason, ""
+    if wish.value == EIGHT_BITS:
+        found, why = float8_of(profile), f"{wish.reason}; the device's 8-bit float"
     if not found:
         problem = f"{profile.product or profile.arch} has no 8-bit floats of four exponent bits"
     if model.mla is not None:
         problem = f"{model.name} caches latents, which are kept in the type of the activations"
     if not problem:
-        return Decision(key, found, wish.origin, f"{wish.reason}; the device's 8-bit float")
+        return Decision(key, found, wish.origin, why)
     if ledger.user(key) is not None:
         raise UserError(f"{ledger.asked(key)} cannot be served: {problem}. Drop the flag, or name {dtype}.")
     return Decision(key, dtype, "derived", f"{wish.value} ({wish.origin}) is not served: {problem}")

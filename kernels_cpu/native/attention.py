@@ -8,6 +8,8 @@ from kernels_cpu.record import call, empty, native, rows
 
 KINDS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "int8")
 """What a cache keeps, in the order of ``with_kind`` of src/attention_cache.h."""
+SCALED, ROOM = "int8", 4
+"""Whole numbers, with a float32 behind each head: as ``engine.ops.paged``."""
 SPAN = 128
 """Keys whose weights are made together, as in src/attention.cpp."""
 MOST_PARTS = 256
@@ -18,8 +20,12 @@ def kind_of(cache: Any) -> int:
     return KINDS.index(str(cache.dtype).removeprefix("torch."))
 
 
-def side_of(cache: Any) -> int:
-    """Elements from the keys to the values. Raises ``ValueError`` where either does not lie in one piece."""
+def side_of(cache: Any, head_dim: int) -> int:
+    """Elements from the keys to the values. Raises ``ValueError`` where either does not lie in one piece, or heads are
+    not as wide as such a cache has them."""
+    wide = head_dim + (ROOM if KINDS[kind_of(cache)] == SCALED else 0)
+    if cache.shape[-1] != wide:
+        raise ValueError(f"a cache of {cache.dtype} has heads of {cache.shape[-1]} elements, needs {wide}")
     if not cache[0].is_contiguous():
         raise ValueError(f"a cache of {list(cache.shape)} lies in strides {cache.stride()}, needs one piece")
     side: int = cache.stride(0)
@@ -53,8 +59,8 @@ def attention(
     room = empty((parts, heads, (head_dim + 31) // 16 * 16), torch.float32) if parts else None
     out = empty(q.shape, q.dtype)
     tensors = (rows(q), cache, rows(blocks), starts, lengths, k_scale, v_scale, room, out)
-    sizes = (tokens, blocks.shape[0], blocks.stride(0), heads, kv_heads, head_dim, page, side_of(cache), window or 0)
-    sizes = (*sizes, kind_of(cache), q.stride(0), parts)
+    batch, kept = (tokens, blocks.shape[0], blocks.stride(0)), (page, side_of(cache, head_dim))
+    sizes = (*batch, heads, kv_heads, head_dim, *kept, window or 0, kind_of(cache), q.stride(0), parts)
     call("engine_attention", tensors, sizes, (scale, softcap))
     if parts:
         call("engine_attention_merge", tensors, sizes, (scale, softcap))

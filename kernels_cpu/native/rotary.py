@@ -26,7 +26,7 @@ def _call(
     strides = tuple(0 if x is None else rows(x).stride(0) for x in given)
     heads = 0 if q is None else q.shape[1] // head_dim
     sizes = (k.shape[0], heads, k.shape[1] // head_dim, head_dim, 0 if table is None else table.shape[1], *strides)
-    kept = (0, 0) if cache is None else (side_of(cache), kind_of(cache))
+    kept = (0, 0) if cache is None else (side_of(cache, head_dim), kind_of(cache))
     call("engine_rotary", (*given, *weights, *new, cache, slots, *scales), (*sizes, *kept), (eps,))
 
 

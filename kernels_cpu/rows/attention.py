@@ -12,14 +12,16 @@ LARGEST_HEAD, LARGEST_GROUP = 512, 256
 """Columns of a head, and query heads of one kv head, whose scores and sums fit a thread's own memory."""
 
 
-def _cached(cache: int) -> Predicate:
-    """Float32 beside a cache at ``cache`` of a type that the kernels know."""
+def _cached(cache: int, inputs: int) -> Predicate:
+    """Float32 beside a cache at ``cache`` of a type that the kernels know; scales lie behind the other ``inputs``."""
 
     def check(profile: DeviceProfile, facts: Facts) -> Verdict:
         found = tuple(facts.get("call_dtypes", ()))
         kept = found[cache] if cache < len(found) else "unknown"
         if kept not in CACHES:
             return Verdict(False, f"the cache is {kept}, needs {' or '.join(CACHES)}")
+        if kept == "int8" and len(found) > inputs:
+            return Verdict(False, "the cache is int8, which has scales of its own, and takes no others")
         others = SINGLE(profile, {**facts, "call_dtypes": (*found[:cache], *found[cache + 1 :])})
         return Verdict(others.ok, f"{others.reason}, the cache is {kept}")
 
@@ -55,15 +57,15 @@ def _fits(profile: DeviceProfile, facts: Facts) -> Verdict:
 
 
 ROWS: tuple[Kernel, ...] = (
-    native("attention", "native", "attention:attention", accepts=all_of(_cached(1), _fits)),
+    native("attention", "native", "attention:attention", accepts=all_of(_cached(1, 5), _fits)),
     native("rotary", "native", "rotary:rotary", accepts=SINGLE),
-    native("kv_write", "native", "rotary:kv_write", accepts=_cached(2)),
-    native("rotary_kv_write", "native", "rotary:rotary_kv_write", accepts=_cached(4)),
+    native("kv_write", "native", "rotary:kv_write", accepts=_cached(2, 4)),
+    native("rotary_kv_write", "native", "rotary:rotary_kv_write", accepts=_cached(4, 6)),
     native("qk_norm_rotary", "native", "rotary:qk_norm_rotary", accepts=all_of(SINGLE, _heads(1, 3))),
     native(
         "qk_norm_rotary_kv_write",
         "native",
         "rotary:qk_norm_rotary_kv_write",
-        accepts=all_of(_cached(6), _heads(1, 3)),
+        accepts=all_of(_cached(6, 8), _heads(1, 3)),
     ),
 )

@@ -114,10 +114,22 @@ void lay_out(const Job& job, int64_t rows, char* scratch, Work& work) {
   work.columns = reinterpret_cast<const float**>(at);
 }
 
+template <class Kind>
+inline int64_t head_bytes(const Job& job) {
+  return job.dim * int64_t(sizeof(typename Kind::type)) + Kind::room;
+}
+
+// Byte of a row from which the columns of a kv head are its keys or, with `values`, its values.
+template <class Kind>
+inline int64_t column(const Job& job, int64_t head, bool values) {
+  return head * head_bytes<Kind>(job) + (values ? job.side * int64_t(sizeof(typename Kind::type)) : 0);
+}
+
 // Where the keys `first` .. `first + count` of a request lie, those of all heads of a token side by side.
-void rows_of(const Job& job, int64_t request, int64_t first, int64_t count, int64_t item, const char** rows) {
+template <class Kind>
+void rows_of(const Job& job, int64_t request, int64_t first, int64_t count, const char** rows) {
   const int32_t* blocks = job.blocks + request * job.table;
-  const int64_t step = job.kv_heads * job.dim * item;
+  const int64_t step = job.kv_heads * head_bytes<Kind>(job);
   int64_t block = first / job.page, offset = first - block * job.page;
   for (int64_t i = 0; i < count; ++block, offset = 0) {
     const char* row = job.cache + (blocks[block] * job.page + offset) * step;
@@ -139,8 +151,10 @@ void lines_of(const Job& job, const char* const* rows, int64_t at, int64_t count
       continue;
     }
     float* to = room + i * job.wide;
-    for (int64_t c = 0; c < whole; c += LANES) store(to + c, Kind::widen(row + c));
-    if (whole < job.dim) store(to + whole, widen_some<Kind>(row + whole, job.dim - whole));
+    const float scale = Kind::room ? scale_behind(row, job.dim) : 1.0f;
+    const auto wide = [scale](vf x) { return Kind::room ? x * scale : x; };
+    for (int64_t c = 0; c < whole; c += LANES) store(to + c, wide(Kind::widen(row + c)));
+    if (whole < job.dim) store(to + whole, wide(widen_some<Kind>(row + whole, job.dim - whole)));
     lines[i] = to;
   }
 }
@@ -154,16 +168,26 @@ struct Source {
 // Rows that are no whole vectors are widened first, those of one head at a time.
 template <class Kind>
 Source source_of(const Job& job, Work& work, int64_t k, int64_t count, int64_t at) {
-  if (job.dim == job.wide) return {work.rows + k, at, job.side * int64_t(sizeof(typename Kind::type))};
+  if (job.dim == job.wide) return {work.rows + k, at, column<Kind>(job, 0, true)};
   lines_of<Kind>(job, work.rows + k, at, count, work.wide, work.keys);
   return {reinterpret_cast<const char* const*>(work.keys), 0, 0};
+}
+
+// Columns of `x` [rows, count] times the scales of whole numbers at byte `at` of each of the `keys`.
+template <class Kind>
+void rescale(const Job& job, const Work& work, int64_t at, int64_t count, int64_t rows, float* x) {
+  if (!Kind::room || job.dim != job.wide) return;
+  float scales[SPAN];
+  for (int64_t k = 0; k < count; ++k) scales[k] = scale_behind(work.rows[k] + at, job.dim);
+  for (int64_t k = count; k % LANES; ++k) scales[k] = 1.0f;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t k = 0; k < count; k += LANES) store(x + r * SPAN + k, load(x + r * SPAN + k) * load(scales + k));
 }
 
 // One query over keys first .. first + count of one span, for kv heads `head` .. `head + heads`.
 template <class Kind>
 void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int64_t first, int64_t count, Work& work,
                Sums& to) {
-  constexpr int64_t item = sizeof(typename Kind::type);
   const RowKernels& own = job.dim == job.wide ? row_kernels<Kind>() : row_kernels<Float32>();
   const int64_t rows = heads * job.group, many = (job.group + ROW_HEADS - 1) / ROW_HEADS;
   const auto each = [&](auto body) {
@@ -174,23 +198,27 @@ void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int
         g = next;
       }
   };
-  rows_of(job, request, first, count, item, work.rows);
+  rows_of<Kind>(job, request, first, count, work.rows);
   for (int64_t i = count; i % ROW_KEYS; ++i) work.rows[i] = work.rows[count - 1];
   Source from{};
   for (int64_t k = 0; k < count; k += KEYS) {
     const int64_t keys = (least(KEYS, count - k) + ROW_KEYS - 1) / ROW_KEYS * ROW_KEYS;
     each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
-      if (fresh) from = source_of<Kind>(job, work, k, keys, (head + h) * job.dim * item);
+      if (fresh) from = source_of<Kind>(job, work, k, keys, column<Kind>(job, head + h, false));
       own.scores[size](work.q + row * job.wide, job.wide, from.rows, from.at, fresh ? from.ahead : 0, keys,
                        work.scores + row * SPAN + k, SPAN);
     });
   }
+  for (int64_t h = 0; h < heads; ++h)
+    rescale<Kind>(job, work, column<Kind>(job, head + h, false), count, job.group, work.scores + h * job.group * SPAN);
   weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
+  for (int64_t h = 0; h < heads; ++h)
+    rescale<Kind>(job, work, column<Kind>(job, head + h, true), count, job.group, work.scores + h * job.group * SPAN);
   const char* const* coming = work.expected ? work.coming : work.rows;
   for (int64_t i = work.expected; i && i < count; ++i) work.coming[i] = work.coming[0];
   each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
-    if (fresh) from = source_of<Kind>(job, work, 0, count, (job.side + (head + h) * job.dim) * item);
-    own.values[size](work.scores + row * SPAN, SPAN, from.rows, from.at, coming, (head + h) * job.dim * item, count,
+    if (fresh) from = source_of<Kind>(job, work, 0, count, column<Kind>(job, head + h, true));
+    own.values[size](work.scores + row * SPAN, SPAN, from.rows, from.at, coming, column<Kind>(job, head + h, false), count,
                      to.values + row * job.wide, job.wide);
   });
 }
@@ -199,9 +227,8 @@ void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int
 template <class Kind>
 void over_lines(const Job& job, int64_t request, int64_t head, int64_t first, int64_t count, int64_t oldest,
                 int64_t rows, Work& work, Sums& to) {
-  constexpr int64_t item = sizeof(typename Kind::type);
-  rows_of(job, request, first, count, item, work.rows);
-  lines_of<Kind>(job, work.rows, head * job.dim * item, count, work.wide, work.keys);
+  rows_of<Kind>(job, request, first, count, work.rows);
+  lines_of<Kind>(job, work.rows, column<Kind>(job, head, false), count, work.wide, work.keys);
   const int64_t columns = (count + LANES - 1) / LANES;
   for (int64_t i = count; i < columns * LANES; ++i) work.keys[i] = work.keys[count - 1];
   for (int64_t k = 0; k < columns; ++k)
@@ -217,7 +244,7 @@ void over_lines(const Job& job, int64_t request, int64_t head, int64_t first, in
     for (int64_t i = high; i < count; ++i) s[i] = NOTHING;
   }
   weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
-  lines_of<Kind>(job, work.rows, (job.side + head * job.dim) * item, count, work.wide, work.keys);
+  lines_of<Kind>(job, work.rows, column<Kind>(job, head, true), count, work.wide, work.keys);
   product(work.scores, SPAN, rows, work.keys, job.wide / LANES, count, to.values, job.wide);
 }
 
@@ -276,7 +303,7 @@ void attend(const Job& job, const Tasks& own, int64_t task, const Tasks& later, 
       // Another member may be faster and take the task; then the rows are of no use here.
       const int64_t begin = later.slot >= 0 ? (later.first + later_task / later.runs) * SPAN : later.first * SPAN;
       work.expected = least(SPAN, later.length - begin);
-      rows_of(job, later.request, begin, work.expected, sizeof(typename Kind::type), work.coming);
+      rows_of<Kind>(job, later.request, begin, work.expected, work.coming);
     }
     if (single)
       over_rows<Kind>(job, own.request, head, heads, from, count, work, to);

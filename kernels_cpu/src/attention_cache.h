@@ -1,5 +1,6 @@
 // What a paged cache keeps of a value: float32, float16, bfloat16, the 8-bit float e4m3 without infinities, or whole
-// numbers of 8 bits. Each kind widens LANES values and narrows them, to the nearest, ties to even.
+// numbers of 8 bits with a scale for each head of a token, a float32 behind them. Each kind widens LANES values and
+// narrows them, to the nearest, ties to even. `room`: bytes behind a head.
 #pragma once
 #include "simd.h"
 
@@ -44,18 +45,21 @@ inline void store_low(T* to, vi x) {
 
 struct Float32 {
   typedef float type;
+  static constexpr int64_t room = 0;
   static vf widen(const float* from) { return load(from); }
   static void narrow(float* to, vf x) { store(to, x); }
 };
 
 struct Float16 {
   typedef uint16_t type;
+  static constexpr int64_t room = 0;
   static vf widen(const uint16_t* from) { return from_half(load_as<vh>(from)); }
   static void narrow(uint16_t* to, vf x) { store_as(to, to_half(x)); }
 };
 
 struct Bfloat16 {
   typedef uint16_t type;
+  static constexpr int64_t room = 0;
   static vf widen(const uint16_t* from) { return (vf)(wider(from) << 16); }
   static void narrow(uint16_t* to, vf x) {
     const vi bits = (vi)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
@@ -66,6 +70,7 @@ struct Bfloat16 {
 // Sign, four bits of exponent (bias 7), three of mantissa; all ones are NaN; 448 is the largest value.
 struct Float8 {
   typedef uint8_t type;
+  static constexpr int64_t room = 0;
   static vf widen(const uint8_t* from) {
     const vi x = wider(from), rest = x & 0x7f;
     vi bits = (rest << 20) + (120 << 23);
@@ -86,14 +91,19 @@ struct Float8 {
 
 struct Int8 {
   typedef int8_t type;
+  static constexpr int64_t room = sizeof(float);
   static vf widen(const int8_t* from) { return to_float(wider(from)); }
   static void narrow(int8_t* to, vf x) {
-    x = x > 127.0f ? broadcast(127.0f) : x;
-    x = x < -128.0f ? broadcast(-128.0f) : x;
-    x = x == x ? x : vf{};
-    store_low(reinterpret_cast<uint8_t*>(to), whole(x));
+    store_low(reinterpret_cast<uint8_t*>(to), whole(clamped(x == x ? x : vf{}, 127.0f)));
   }
 };
+
+// Of a head's whole numbers.
+inline float scale_behind(const void* values, int64_t dim) {
+  float scale;
+  std::memcpy(&scale, static_cast<const char*>(values) + dim, sizeof(scale));
+  return scale;
+}
 
 // Calls `body` with the kind that kernels_cpu/native/attention.py counts.
 template <class Body>

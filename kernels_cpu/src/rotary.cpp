@@ -70,8 +70,25 @@ void turned(const float* x, const float* table, int64_t width, int64_t dim, floa
   if (width < dim && out != x) std::memcpy(out + width, x + width, size_t(dim - width) * sizeof(float));
 }
 
+// The largest magnitude of a head over 127, NaN for one that holds NaN.
+float whole_scale(const float* x, int64_t dim) {
+  vf most{}, strange{};
+  int64_t i = 0;
+  for (; i + LANES <= dim; i += LANES) most = max(most, abs(load(x + i))), strange += load(x + i) * 0.0f;
+  if (i < dim) {
+    const vf v = load_some(x + i, dim - i);
+    most = max(most, abs(v)), strange += v * 0.0f;
+  }
+  const float found = largest(most);
+  return (found > 1e-10f ? found : 1e-10f) / 127.0f + sum(strange);
+}
+
 template <class Kind>
 void kept(const float* x, typename Kind::type* to, int64_t dim, float scale, bool scaled) {
+  if (Kind::room) {
+    scale = whole_scale(x, dim), scaled = true;
+    std::memcpy(to + dim, &scale, sizeof(scale));
+  }
   int64_t i = 0;
   for (; i + LANES <= dim; i += LANES) {
     const vf v = load(x + i);
@@ -116,14 +133,15 @@ void written(const Heads& own, int64_t token, bool k_scaled, bool v_scaled, floa
   const int64_t slot = own.slots[token];
   if (slot < 0) return;
   const float* table = own.table ? own.table + token * own.table_stride : nullptr;
-  type* to = reinterpret_cast<type*>(own.cache) + slot * own.kv_heads * own.dim;
+  const int64_t wide = own.dim + Kind::room / int64_t(sizeof(type));
+  type* to = reinterpret_cast<type*>(own.cache) + slot * own.kv_heads * wide;
   for (int64_t head = 0; head < own.kv_heads; ++head) {
     const float* k = made(own, own.k + token * own.k_stride + head * own.dim, own.k_weight, table, work);
-    kept<Kind>(k, to + head * own.dim, own.dim, own.k_scale, k_scaled);
+    kept<Kind>(k, to + head * wide, own.dim, own.k_scale, k_scaled);
   }
   for (int64_t head = 0; head < own.kv_heads; ++head) {
     const float* v = own.v + token * own.v_stride + head * own.dim;
-    kept<Kind>(v, to + own.side + head * own.dim, own.dim, own.v_scale, v_scaled);
+    kept<Kind>(v, to + own.side + head * wide, own.dim, own.v_scale, v_scaled);
   }
 }
 

@@ -10,6 +10,7 @@ import torch
 
 from engine.ops import OPS
 from engine.ops.compare import same_bits
+from engine.ops.paged import stored
 from kernels_cpu.library import library, open_library
 from kernels_cpu.native.attention import MOST_PARTS, SPAN, attention
 from platforms.cpu.plugin import CpuPlugin
@@ -37,8 +38,6 @@ class Step:
 
     def truth(self) -> torch.Tensor:
         given = [x.double() if x.is_floating_point() else x for x in self.tensors]
-        if given[1].dtype == torch.int8:
-            given[1] = given[1].double()
         return OPS["attention"].reference(*given, **self.attributes)
 
     def alone(self, request: int) -> Step:
@@ -71,25 +70,23 @@ def step(
     total, width = sum(needed) + 3, max(needed) + 2
     order = torch.randperm(total, generator=rng).to(torch.int32)
     dtype = getattr(torch, kept)
-    poison = torch.full((2, total, page, kv_heads, dim), torch.nan).to(dtype)
-    cache = torch.full_like(poison, 127) if dtype == torch.int8 else poison
+    cache = stored(torch.full((2, total, page, kv_heads, dim), torch.nan), dtype)
     blocks = torch.full((len(requests) + padding, width), int(order[-1]), dtype=torch.int32)
     at = 0
     for row, ((_, length), count) in enumerate(zip(requests, needed, strict=True)):
         own = order[at : at + count]
         at += count
         blocks[row, :count] = own
-        values = torch.randn((2, count * page, kv_heads, dim), generator=rng) * (40 if dtype == torch.int8 else 1)
-        values = values.round() if dtype == torch.int8 else values
+        values = torch.randn((2, count * page, kv_heads, dim), generator=rng)
         view = cache[:, own.long()].flatten(1, 2)
-        view[:, :length] = values[:, :length].to(dtype)
+        view[:, :length] = stored(values[:, :length], dtype)
         cache[:, own.long()] = view.unflatten(1, (count, page))
     new = [count for count, _ in requests]
     starts = torch.tensor([0, *new, *[0] * padding]).cumsum(0).to(torch.int32)
     lengths = torch.tensor([length for _, length in requests] + [0] * padding, dtype=torch.int32)
     q = torch.randn((sum(new) + padding, heads * dim), generator=rng)
     q[sum(new) :] = torch.nan
-    scales = (torch.full((1,), 0.021), torch.full((1,), 0.034)) if dtype.itemsize == 1 else ()
+    scales = (torch.full((1,), 0.6), torch.full((1,), 1.3)) if kept.startswith("float8") else ()
     attributes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "scale": dim**-0.5}
     attributes |= {"window": window, "softcap": softcap}
     return Step((q, cache, blocks, starts, lengths, *scales), attributes)

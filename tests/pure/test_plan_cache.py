@@ -10,6 +10,7 @@ import pytest
 from engine.config import collect
 from engine.conformance.models import CONFIGS
 from engine.errors import UserError
+from engine.memory import block_bytes
 from engine.models.config import ModelConfig
 from engine.plan import plan_for
 from engine.plan.facts import float8_of
@@ -114,3 +115,29 @@ def test_rows_of_the_host_refuse_what_they_do_not_do(model):
     assert {row.chosen for row in rows} == {"reference"} and len(rows) >= 2
     (attention,) = [row for row in rows if row.op == "attention"]
     assert "torch_grouped: floating inputs are float32 and float8_e4m3fn" in attention.reason
+
+
+@pytest.mark.parametrize("word", ["int8", "INT8", "int8_per_token_head"])
+@pytest.mark.parametrize("model", ["llama", "qwen3"])
+def test_whole_numbers_have_their_scales_behind_each_head_and_none_in_the_checkpoint(word, model):
+    config = ModelConfig.from_hf(CONFIGS[model], model)
+    found = plan("cpu:x86-64-v3", word, model)
+    program = found.ranges[0].program
+    assert {(spec.dtype, spec.dims) for spec in program.caches.values()} == {("int8", (config.head_dim + 4,) * 2)}
+    assert found[KEY] == "int8"
+    assert not any(weight.format == "scale kv" for weight in program.weights.values())
+    bytes_of_a_token = config.num_layers * 2 * config.num_kv_heads * (config.head_dim + 4)
+    assert block_bytes(program) == found["cache.block_size"] * bytes_of_a_token
+
+
+@pytest.mark.parametrize("target", FLAVOURS)
+def test_no_row_of_a_vendor_takes_whole_numbers_for_floats(target):
+    for row in plan(target, "int8", "llama", "-O2").kernels:
+        if "attention" in row.op or "kv_write" in row.op:
+            host = "native" if target.startswith("cpu") else "reference"
+            assert row.chosen == host, (target, row.op, row.chosen)
+
+
+def test_latents_are_not_kept_in_whole_numbers():
+    with pytest.raises(UserError, match=r"kv-cache-dtype=int8 .* caches latents"):
+        plan("cpu:x86-64-v3", "int8", "latent")
