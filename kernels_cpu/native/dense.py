@@ -28,15 +28,19 @@ def packed_length(count: int, strip: int) -> int:
 
 def pack(weights: tuple[Any, ...], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     """[out, in] → packed, in 16 bits where these hold every value exactly; a bias stays as it is."""
+    import torch
+
     weight = weights[0]
-    kind = stored(weight)
     count, width = weight.shape
-    found = pages(packed_length(count, width * STRIP) * kind.itemsize).view(kind)
-    strips = found[: -(-count // STRIP) * width * STRIP].view(-1, width, STRIP)
     whole = count // STRIP
-    strips[:whole] = weight[: whole * STRIP].view(whole, STRIP, width).transpose(1, 2)
-    if count % STRIP:
-        strips[whole, :, : count % STRIP] = weight[whole * STRIP :].t()
+    # Memory that was taken inside inference mode may only be written there.
+    with torch.inference_mode():
+        kind = stored(weight)
+        found = pages(packed_length(count, width * STRIP) * kind.itemsize).view(kind)
+        strips = found[: -(-count // STRIP) * width * STRIP].view(-1, width, STRIP)
+        strips[:whole] = weight[: whole * STRIP].view(whole, STRIP, width).transpose(1, 2)
+        if count % STRIP:
+            strips[whole, :, : count % STRIP] = weight[whole * STRIP :].t()
     return (found, *weights[1:])
 
 

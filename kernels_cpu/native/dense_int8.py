@@ -33,16 +33,19 @@ def pack(weights: tuple[Any, ...], attributes: Mapping[str, Any]) -> tuple[Any, 
     count, width = weight.shape
     high, block = attributes["block"] or (1, width)
     blocks, depth = -(-width // block), _row_bytes(width, block)
-    found = pages(packed_length(count, depth * STRIP))
-    strips = found[: -(-count // STRIP) * depth * STRIP].view(-1, depth // STEP, STRIP, STEP)
-    for begin in range(0, count, PART):
-        part = weight[begin : begin + PART].view(torch.uint8) ^ 128
-        part = torch.nn.functional.pad(part, (0, blocks * block - width, 0, -len(part) % STRIP))
-        part = torch.nn.functional.pad(part.unflatten(1, (blocks, block)), (0, _filled(block) - block))
-        part = part.flatten(1)[:, :depth].unflatten(1, (-1, STEP)).unflatten(0, (-1, STRIP))
-        strips[begin // STRIP :][: len(part)] = part.transpose(1, 2)
-    sides = scales.view(-1, blocks).repeat_interleave(high, 0)[:count].t()
-    return (found, torch.nn.functional.pad(sides, (0, -count % STRIP)).contiguous(), *bias)
+    # Memory that was taken inside inference mode may only be written there.
+    with torch.inference_mode():
+        found = pages(packed_length(count, depth * STRIP))
+        strips = found[: -(-count // STRIP) * depth * STRIP].view(-1, depth // STEP, STRIP, STEP)
+        for begin in range(0, count, PART):
+            part = weight[begin : begin + PART].view(torch.uint8) ^ 128
+            part = torch.nn.functional.pad(part, (0, blocks * block - width, 0, -len(part) % STRIP))
+            part = torch.nn.functional.pad(part.unflatten(1, (blocks, block)), (0, _filled(block) - block))
+            part = part.flatten(1)[:, :depth].unflatten(1, (-1, STEP)).unflatten(0, (-1, STRIP))
+            strips[begin // STRIP :][: len(part)] = part.transpose(1, 2)
+        sides = scales.view(-1, blocks).repeat_interleave(high, 0)[:count].t()
+        sides = torch.nn.functional.pad(sides, (0, -count % STRIP)).contiguous()
+    return (found, sides, *bias)
 
 
 @native
