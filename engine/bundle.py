@@ -1,11 +1,12 @@
 """Kernels of a plan compiled ahead of time into a folder, and a start that takes them from there.
 
-What a platform's compiler keeps is its own business: beside the function ``build`` that a row names, its module may
-have ``compiler()``, which says in words what compiles and in which version; units with ``save(folder)``, which writes
-files and returns an entry of the manifest (plain values, ``files`` being name → SHA-256); and
-``install(folder, arch, entries, required, packages)``, after which launches find those files. That returns an object
-with ``misses`` and ``problems``, lists of sentences; ``required``: launches raise where something would be compiled;
-``packages``: where the platform's kernels come from, for nothing else is to be imported on a manifest's word.
+What a platform's compiler keeps is its own business: beside the function ``build`` that a row names (with a true
+attribute ``any_call`` where its units are the same whatever the call), its module may have ``compiler()``, which says
+in words what compiles and in which version; units with ``save(folder)``, which writes files and returns an entry of the
+manifest (plain values, ``files`` being name → SHA-256); and ``install(folder, arch, entries, required, packages)``,
+after which launches, or the opening of the device, find those files. That returns an object with ``misses`` and
+``problems``, lists of sentences; ``required``: launches raise where something would be compiled; ``packages``: where
+the platform's kernels come from, for nothing else is to be imported on a manifest's word.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from engine.explain import Row
 from engine.first_touch import smallest
 from engine.graphs.space import table_width
 from engine.kernels.bundle_folder import MANIFEST, publish, working_folder
-from engine.kernels.units import Step, units_of
+from engine.kernels.units import Step, any_call, units_of
 from engine.ops import Op
 from engine.ops.compare import specs_of
 from engine.plan_values import Plan
@@ -78,7 +79,9 @@ def write_bundle(
     units = units_of(plan, rows, ops, steps or steps_for(plan), chosen=True)
     chosen = {(choice.op, choice.chosen) for choice in plan.kernels}
     for row in rows:
-        if row.build and (row.op, row.name) in chosen and (found := smallest(row, ops[row.op], plan)):
+        if not row.build or (row.op, row.name) not in chosen or any_call(row):
+            continue
+        if found := smallest(row, ops[row.op], plan):
             units.add(row, ops[row.op], plan.profile, specs_of(found[1]), found[0].attributes)
     builds = {f"{row.op}/{row.name}": row.build for row in rows}
     able = [(unit, builds[next(iter(names))]) for unit, names in units.rows.items() if hasattr(unit, "save")]
@@ -103,6 +106,8 @@ def write_bundle(
                     said = str(error).strip().splitlines() or [""]
                     written.problems.append(f"{unit.name}: {type(error).__name__}: {said[0]}")
                 told(done, len(able), unit.name.partition(" ")[0])
+            if not entries:
+                raise UserError(f"nothing of the plan could be compiled, such as {written.problems[0]}")
             body = {
                 "format": FORMAT,
                 "platform": plan.profile.platform,

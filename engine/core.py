@@ -58,7 +58,9 @@ class EngineCore:
                     f"--platform {selection.requested} describes a device that is not here; nothing can be served "
                     "on it. Use `engine explain` to plan for it, or --platform auto to serve."
                 )
-        self._worker: Worker = start_worker(selection.plugin, selection.index, checkpoint, given, phases, offline)
+        self._worker: Worker = start_worker(
+            selection.plugin, selection.index, selection.profile, checkpoint, given, phases, offline
+        )
         for line in contradictions(selection.profile, self._worker.runtime.profile):
             _log.warning("%s", line)
         with ExitStack() as stack:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from engine.bundle import KEY, open_bundle
+from engine.bundle import KEY, Bundle, open_bundle
+from engine.compile.start import forced
 from engine.config.sources import value_of
 from engine.errors import UserError
 from engine.explain import Row
@@ -26,7 +27,16 @@ from engine.plan_values import Given, Plan
 from engine.tuning.start import Learner, Refused, Times
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
-from platforms.contract import DeviceError, FusionRule, GraphBackend, Memory, PlatformPlugin, Runtime, Verdict
+from platforms.contract import (
+    DeviceError,
+    DeviceProfile,
+    FusionRule,
+    GraphBackend,
+    Memory,
+    PlatformPlugin,
+    Runtime,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from engine.compile.compiler import Compiler
@@ -69,18 +79,24 @@ def _as_user_error() -> Iterator[None]:
 def start_worker(
     plugin: PlatformPlugin,
     index: int,
+    probed: DeviceProfile,
     checkpoint: Checkpoint,
     given: Mapping[str, Given],
     phases: Phases,
     offline: bool,
 ) -> Worker:
-    """Raises ``UserError`` where the checkpoint cannot be loaded, the device does not open, the plan refuses, or memory
-    does not suffice."""
+    """``probed``: what the device is expected to be. Raises ``UserError`` where the checkpoint cannot be loaded, the
+    device does not open, the plan refuses, or memory does not suffice."""
+    rows, folder = plugin.kernels(), value_of(given, KEY)
     with phases("open device"), _as_user_error():
+        # First the bundle: a device may open with kernels that lie in it.
+        bundle = open_bundle(folder, probed, rows, forced())
         runtime = _opened(plugin, index)
     with ExitStack() as stack, _as_user_error():
         stack.callback(runtime.close)
-        worker = _serve(plugin, runtime, checkpoint, given, phases, offline)
+        if runtime.profile.arch != probed.arch:
+            bundle = open_bundle(folder, runtime.profile, rows, forced())
+        worker = _serve(plugin, runtime, bundle, checkpoint, given, phases, offline)
         stack.pop_all()
     return worker
 
@@ -99,13 +115,14 @@ def _opened(plugin: PlatformPlugin, index: int) -> Runtime:
 def _serve(
     plugin: PlatformPlugin,
     runtime: Runtime,
+    bundle: Bundle | None,
     checkpoint: Checkpoint,
     given: Mapping[str, Given],
     phases: Phases,
     offline: bool,
 ) -> Worker:
     from engine.bind import Bound, load_target
-    from engine.compile.start import bound_ranges, forced, make_compiler
+    from engine.compile.start import bound_ranges, make_compiler
     from engine.graphs.executor import Executor
     from engine.graphs.start import capture, planned_keys
     from engine.runner import Runner
@@ -113,7 +130,6 @@ def _serve(
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
     ops = all_ops((*RULES, *extra))
 
-    bundle = open_bundle(value_of(given, KEY), runtime.profile, rows, forced())
     backend = _graphs(runtime)
     seen = Observations()
 

@@ -7,13 +7,16 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from shutil import rmtree
 
+from kernels_cpu.working import working_folder
 from platforms.contract import DeviceError, DeviceProfile
 
 SOURCES = Path(__file__).parent / "src"
 NAME = "kernels.so"
+UNKEPT = "engine-kernels-"
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=default", "-pthread")
 """No contraction: a sum is the same whichever loop makes it."""
 SECONDS = 120.0
@@ -53,11 +56,19 @@ def sources() -> list[Path]:
     return sorted(SOURCES.glob("*.cpp"))
 
 
+def sources_hash() -> str:
+    """Of everything that is compiled, wherever it lies."""
+    parts = [text for file in sorted(SOURCES.glob("*.*")) for text in (file.name, file.read_text())]
+    return hashlib.sha256("\0".join((*COMMON, *parts)).encode()).hexdigest()
+
+
 def key_of(compiler: str, flags: Sequence[str]) -> str:
-    """Name of the library's folder: sources, flags and compiler, wherever they lie."""
-    parts = [version_of(compiler), *COMMON, *flags]
-    parts += [text for file in sorted(SOURCES.glob("*.*")) for text in (file.name, file.read_text())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    """Name of the library's folder: sources and flags, and behind them the compiler."""
+    return f"{_stem(flags)}-{hashlib.sha256(version_of(compiler).encode()).hexdigest()[:8]}"
+
+
+def _stem(flags: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join((sources_hash(), *flags)).encode()).hexdigest()[:16]
 
 
 def version_of(compiler: str) -> str:
@@ -65,35 +76,58 @@ def version_of(compiler: str) -> str:
     return _run([compiler, "--version"], "say its version").partition("\n")[0]
 
 
+def compiled_before(folder: Path, flags: Sequence[str]) -> Path | None:
+    """A library of these sources and flags in ``folder``, whichever compiler made it."""
+    return next((place for one in sorted(folder.glob(f"{_stem(flags)}-*")) if (place := one / NAME).is_file()), None)
+
+
 def library_for(profile: DeviceProfile, compiler: str, folder: Path, jobs: int, extra: Sequence[str] = ()) -> Path:
     """The library, compiled now unless ``folder`` has it. ``jobs``: compilers at a time; ``extra``: more flags for
-    them, part of the library's key: sanitizers, debugging. Another process that builds the same does no harm: whoever
-    is first is kept. Raises ``DeviceError`` naming the source and what the compiler said."""
+    them, part of the library's key: sanitizers, debugging. Another process that builds the same meanwhile is waited
+    for. Where ``folder`` cannot be written the library lies elsewhere, and ``drop_unkept`` removes it. Raises
+    ``DeviceError`` naming the source and what the compiler said."""
     flags = (*flags_for(profile), *extra)
-    place = folder / key_of(compiler, flags) / NAME
-    if not place.is_file():
+    key = key_of(compiler, flags)
+    place = folder / key / NAME
+    if place.is_file():
+        return place
+    with ExitStack() as stack:
         try:
-            place.parent.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=".building-", dir=place.parent.parent))
+            work = stack.enter_context(working_folder(folder, key, 2 * SECONDS))
         except OSError:
             # A cache that cannot be written costs each start its compilation, and nothing else.
-            work = Path(tempfile.mkdtemp(prefix="engine-kernels-"))
-            place = work / "own" / NAME
-        try:
+            work = Path(tempfile.mkdtemp(prefix=UNKEPT))
+            stack.callback(rmtree, work, ignore_errors=True)
             compile_all(compiler, flags, work, jobs)
-            (work / "done").mkdir()
-            os.replace(work / NAME, work / "done" / NAME)
-            try:
-                os.rename(work / "done", place.parent)
-            except OSError:
-                if not place.is_file():
-                    raise
-        except OSError as error:
-            raise DeviceError(f"kernels cannot be kept in {place.parent}: {error}; check the folder") from error
-        finally:
-            if place.parent.parent != work:
-                rmtree(work, ignore_errors=True)
+            stack.pop_all()
+            return work / NAME
+        if not place.is_file():
+            compile_all(compiler, flags, work, jobs)
+            _put(work / NAME, place)
     return place
+
+
+def _put(made: Path, place: Path) -> None:
+    """Whole or not at all, and once. Raises ``DeviceError``."""
+    try:
+        whole = made.parent / "done"
+        whole.mkdir()
+        os.replace(made, whole / NAME)
+        try:
+            os.rename(whole, place.parent)
+        except OSError:
+            if not place.is_file():
+                raise
+    except OSError as error:
+        raise DeviceError(f"kernels cannot be kept in {place.parent}: {error}; check the folder") from error
+
+
+def drop_unkept(path: Path) -> bool:
+    """Remove what ``library_for`` found no place for, once it is loaded; whether it is such."""
+    unkept = path.parent.name.startswith(UNKEPT)
+    if unkept:
+        rmtree(path.parent, ignore_errors=True)
+    return unkept
 
 
 def compile_all(compiler: str, flags: Sequence[str], work: Path, jobs: int) -> None:

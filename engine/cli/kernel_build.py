@@ -37,6 +37,7 @@ def run(words: Sequence[str]) -> int:
         model = resolve_model(value_of(found.given, "model.name"), weights=False)
         config = read_config(model.path, model.name)
         devices, _ = asked_for(found.given)
+        devices = [device for device in devices if device.present] or devices
         if len(devices) != 1:
             labels = ", ".join(device.label for device in devices) or "none"
             hint = "--platform NAME:target"

@@ -60,20 +60,21 @@ class Units:
     def add(
         self, row: Kernel, op: Op, profile: DeviceProfile, specs: Sequence[Spec], attributes: Mapping[str, Any]
     ) -> None:
-        """The units of one call; ``specs`` with numbers alone."""
+        """The units of one call; ``specs`` with numbers alone, of which a build for ``any_call`` sees nothing."""
         import torch
 
         name = f"{row.op}/{row.name}"
         # Rows are strangers' code: whatever they raise is an answer. A module that does not import is the user's to
         # repair, and says so.
         try:
+            build = load_target(row.build)
             given = [
                 torch.empty([int(size) for size in spec.shape], dtype=getattr(torch, spec.dtype), device="meta")
-                for spec in specs
+                for spec in (() if any_call(row) else specs)
             ]
-            if row.pack:
+            if row.pack and not any_call(row):
                 given = with_packed(op, load_target(row.pack), given, attributes)
-            for unit in load_target(row.build)(profile, row.target, given, attributes):
+            for unit in build(profile, row.target, given, attributes):
                 self.rows.setdefault(unit, {})[name] = None
         except UserError:
             raise
@@ -90,6 +91,12 @@ class Units:
             self.problems[_sentence(names, why)] = None
 
 
+def any_call(row: Kernel) -> bool:
+    """Whether the row's units are the same for all calls, as its build says of itself: it is asked once, without
+    tensors. Raises ``UserError`` for one that cannot be loaded."""
+    return getattr(load_target(row.build), "any_call", False) is True
+
+
 def _sentence(names: Iterable[str], why: str) -> str:
     *others, last = names or ("",)
     return f"{', '.join(others)} and {last} name {why}" if others else f"{last} names {why}"
@@ -101,7 +108,13 @@ def units_of(
     """Of every row that can be made ahead of time and says yes to a call of the plan; ``chosen``: only of those that
     compute one. Raises ``UserError`` for a row that cannot be loaded."""
     found = Units({}, {})
+    asked = set()
     for one, row, call, specs in willing(plan, rows, chosen=chosen):
+        if any_call(row):
+            if (row.op, row.name) not in asked:
+                found.add(row, ops[call.op], plan.profile, (), call.attributes)
+            asked.add((row.op, row.name))
+            continue
         sizes = (
             tuple(Spec(spec.dtype, tuple(step.size(dim) for dim in spec.shape)) for spec in specs)
             for step in fitting(one, tuple(steps))

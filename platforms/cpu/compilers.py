@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from platforms.contract import DeviceProfile
+from platforms.cpu.isa import family_of
 from platforms.machine import Machine, printable
 
 COMPILERS = ("g++", "c++", "clang++")
+CROSS = {"x86-64": "x86_64-linux-gnu-g++", "arm64": "aarch64-linux-gnu-g++"}
+"""What makes code for processors of another family, as distributions name it."""
 GENERATOR_COMPILER = "g++"
 GENERATED = "compile.inductor"
 KERNELS = "kernel.cxx"
@@ -23,6 +26,17 @@ def find_compiler(machine: Machine) -> tuple[str, str]:
     if path:
         return path, f"kernels are compiled with {path} on first use"
     return "", f"no kernels are compiled: none of {', '.join(map(printable, names))} found"
+
+
+def find_cross(machine: Machine, family: str) -> tuple[str, str]:
+    """As ``find_compiler``, of what makes kernels for processors of ``family``."""
+    if family == family_of(machine.processor()):
+        return find_compiler(machine)
+    name = CROSS.get(family)
+    if name is None:
+        return "", f"no compiler is known that makes code for {family} here"
+    path = machine.which(name)
+    return (path, f"kernels are compiled with {path}") if path else ("", f"{name} is not found")
 
 
 def find_generator(machine: Machine) -> tuple[bool, str]:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernels_cpu.build import library_for
+from kernels_cpu.build import compiled_before, drop_unkept, flags_for, library_for
+from kernels_cpu.bundle import all_flags, installed
 from kernels_cpu.library import load, open_library
 from platforms.contract import DeviceError, DeviceProfile
-from platforms.cpu.compilers import KERNELS
+from platforms.cpu.compilers import KERNELS, with_library
 from platforms.cpu.threads import Threads
-from platforms.cpu.variables import COMPILER_FLAGS
 from platforms.machine import Machine
 
 logger = logging.getLogger("engine")
@@ -26,22 +26,53 @@ MASK_BITS = 64
 
 
 def with_kernels(machine: Machine, profile: DeviceProfile, threads: Threads) -> DeviceProfile:
-    """The profile once kernels are loaded for it, with their threads; without their feature, and with the reason,
-    where they cannot be had, which is a warning."""
-    if KERNELS not in profile.features:
-        return profile
-    begin = time.monotonic()
+    """The profile once kernels are loaded for it, with their threads: out of a bundle that is in use, as they were
+    compiled before, or compiled now. Without their feature, and with the reason, where they cannot be had, which is a
+    warning. Raises ``DeviceError`` where a bundle must have them and has not."""
+    flags, bundle = all_flags(profile, machine), installed()
+    place = bundle.take(flags) if bundle is not None else None
+    if bundle is not None and place is not None:
+        try:
+            return _opened(place, machine, with_library(profile, str(place)), threads)
+        except DeviceError as error:
+            if bundle.required:
+                raise
+            bundle.misses.append(str(error))
+            logger.warning("the kernels of the bundle %s are not used: %s", bundle.folder, error)
+    elif bundle is not None and not bundle.problems:
+        logger.warning("the bundle %s %s", bundle.folder, bundle.lacks(flags))
+    folder = cache_folder(machine.environ)
     try:
-        extra = machine.environ.get(COMPILER_FLAGS, "").split()
-        path = library_for(profile, profile.evidence["tool.cxx"], cache_folder(machine.environ), threads.count, extra)
-        near = place_memory(path, machine, threads)
-        open_library(path, threads.count, threads.cpus)
+        return _made(machine, profile, threads, folder, flags)
     except DeviceError as error:
         logger.warning("compiled kernels are not used: %s", error)
         evidence = {**profile.evidence, f"features.{KERNELS}": str(error)}
         return dataclasses.replace(profile, features=profile.features - {KERNELS}, evidence=evidence)
-    if (seconds := time.monotonic() - begin) > TOLD_SECONDS:
+
+
+def _made(
+    machine: Machine, profile: DeviceProfile, threads: Threads, folder: Path, flags: tuple[str, ...]
+) -> DeviceProfile:
+    """With kernels of the cache, or compiled into it. Raises ``DeviceError``."""
+    if KERNELS not in profile.features:
+        place = compiled_before(folder, flags)
+        if place is None:
+            raise DeviceError(profile.evidence[f"features.{KERNELS}"])
+        return _opened(place, machine, with_library(profile, str(place)), threads)
+    begin = time.monotonic()
+    path = library_for(profile, profile.evidence["tool.cxx"], folder, threads.count, flags[len(flags_for(profile)) :])
+    seconds = time.monotonic() - begin
+    opened = _opened(path, machine, profile, threads)
+    if unkept := drop_unkept(path):
+        logger.warning("the kernels compiled in %.1f s are for this start alone: %s cannot be written", seconds, folder)
+    if seconds > TOLD_SECONDS and not unkept:
         logger.info("kernels for %s compiled in %.1f s; the next start takes them from %s", profile.arch, seconds, path)
+    return opened
+
+
+def _opened(path: Path, machine: Machine, profile: DeviceProfile, threads: Threads) -> DeviceProfile:
+    near = place_memory(path, machine, threads)
+    open_library(path, threads.count, threads.cpus)
     return dataclasses.replace(profile, evidence={**profile.evidence, **near})
 
 

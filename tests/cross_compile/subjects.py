@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from engine.fusion import RULES, all_ops
-from engine.kernels.units import Step, Units, units_of
+from engine.kernels.units import Step, Units, any_call, units_of
 from engine.models.config import ModelConfig
 from engine.ops import Op
 from engine.ops.compare import specs_of
@@ -52,9 +52,13 @@ GATES = tuple(
 
 
 def devices() -> list[DeviceProfile]:
-    """Described ones whose platform has rows that are built ahead of time."""
+    """Described ones whose platform has rows that are built ahead of time, by forms of their calls."""
     found = [(PLUGINS[name], target) for name, target in TARGETS]
-    return [plugin.targets()[target] for plugin, target in found if any(row.build for row in plugin.kernels())]
+    return [
+        plugin.targets()[target]
+        for plugin, target in found
+        if any(row.build and not any_call(row) for row in plugin.kernels())
+    ]
 
 
 def units_on(profile: DeviceProfile, steps: tuple[Step, ...] = SIZES) -> Units:
