@@ -44,7 +44,8 @@ def opened(model: Path, mode: str, sizes: list[int] | None = None, **more: Any) 
     if sizes:
         wish["compilation_config"]["cudagraph_capture_sizes"] = sizes
     settings = {
-        "dtype": "float32", "max_model_len": 64, "max_num_batched_tokens": 64, "max_num_seqs": 8, "block_size": SIZE,
+        "dtype": "float32", "kv_cache_dtype": "float32", "block_size": SIZE, "max_model_len": 64,
+        "max_num_batched_tokens": 64, "max_num_seqs": 8,
         "kv_cache_memory_bytes": 40 * PAGE_BYTES, "optimization_level": 0 if mode == "-O0" else 2, **wish, **more,
     }  # fmt: skip
     with LLM(model=str(model), **settings) as llm:

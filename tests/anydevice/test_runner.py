@@ -34,8 +34,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(model: Path, blocks: int, kernels: str = "auto") -> LLM:
     page = 2 * SIZE * 2 * (16 + 16) * 4
     return LLM(
-        model=str(model), dtype="float32", kernels=kernels, max_model_len=64, max_num_batched_tokens=64,
-        max_num_seqs=4, block_size=SIZE, kv_cache_memory_bytes=blocks * page,
+        model=str(model), dtype="float32", kv_cache_dtype="float32", kernels=kernels, max_model_len=64,
+        max_num_batched_tokens=64, max_num_seqs=4, block_size=SIZE, kv_cache_memory_bytes=blocks * page,
     )  # fmt: skip
 
 
