@@ -25,6 +25,7 @@ from engine.plan_values import Given
 from platforms.contract import Kernel, Verdict
 from platforms.cuda.plugin import CudaPlugin
 from tests.model_configs import LLAMA
+from tests.strange_platform import SELECTION, Stranger
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.anydevice.test_kernel_report"
@@ -185,7 +186,10 @@ def test_all_devices_are_asked_for_by_that_word_and_by_none():
     [
         (["kernels"], "engine kernels takes report"),
         (["kernels", "sort"], "found sort"),
-        (["kernels", "report", "--platform", "cpu:amx"], "none of its rows has a build: Kernel(..., build="),
+        (
+            ["kernels", "report", "--platform", f"{HERE}:Bare"],
+            "none of its rows has a build: Kernel(..., build=",
+        ),
         (["kernels", "report", "--nonsense"], "--nonsense"),
         (["kernels", "report", "--out", "x"], "--out: only `engine kernels build` takes it"),
     ],
@@ -193,6 +197,12 @@ def test_all_devices_are_asked_for_by_that_word_and_by_none():
 def test_what_cannot_be_answered_says_so_with_code_2(words, said, capsys):
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+class Bare(Stranger):
+    """The active platform without rows."""
+
+    name, api, kind = SELECTION.plugin.name, SELECTION.plugin.api, SELECTION.plugin.kind
 
 
 class Stream:
