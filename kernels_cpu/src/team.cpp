@@ -92,6 +92,9 @@ struct Team {
 Team* team = nullptr;
 std::mutex running;
 
+// Behind the memory that a member works in, so that whoever goes beyond it is stopped.
+constexpr size_t FENCE = size_t{64} << 10;
+
 constexpr int MOST_CPUS = 8192;
 
 struct Mask {
@@ -138,7 +141,7 @@ void stop() {
   team->stopping = true;
   team->begun.change();
   for (pthread_t thread : team->threads) pthread_join(thread, nullptr);
-  for (Member& member : team->members) munmap(member.scratch, SCRATCH);
+  for (Member& member : team->members) munmap(member.scratch, SCRATCH + FENCE);
   delete team;
   team = nullptr;
 }
@@ -148,8 +151,8 @@ int start(int count, const int* cpus) {
   if (cpus != nullptr) team->cpus.assign(cpus, cpus + count);
   team->members.resize(count);
   for (int i = 0; i < count; ++i) {
-    void* scratch = mmap(nullptr, SCRATCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (scratch == MAP_FAILED) {
+    void* scratch = mmap(nullptr, SCRATCH + FENCE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (scratch == MAP_FAILED || mprotect(scratch, SCRATCH, PROT_READ | PROT_WRITE) != 0) {
       team->members.resize(i);
       stop();
       return ENOMEM;
