@@ -15,7 +15,8 @@ PLATFORM = "tests.packing_platform:PackingHost"
 
 def served(folder, **settings):
     """Tokens, and the rows that the plan has for the op."""
-    with LLM(str(folder), platform=PLATFORM, dtype="float32", max_model_len=64, **settings) as llm:
+    settings |= {"dtype": "float32", "kv_cache_dtype": "float32", "max_model_len": 64}
+    with LLM(str(folder), platform=PLATFORM, **settings) as llm:
         found = llm.generate([PROMPT], PARAMS, use_tqdm=False)[0].outputs[0].token_ids
         return list(found), {row.chosen for row in llm.plan.kernels if row.op == "packed_linear"}
 

@@ -121,7 +121,8 @@ def test_greedy_tokens_equal_transformers(saved: tuple[Path, Any]) -> None:
     prompts = [list(range(3, 3 + length)) for length in (1, 5, 40)]
     expected = [greedy(model, prompt, 16) for prompt in prompts]
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    with LLM(model=str(folder), dtype="float32", max_model_len=64, max_num_batched_tokens=16, max_num_seqs=8) as llm:
+    exact = {"dtype": "float32", "kv_cache_dtype": "float32"}
+    with LLM(model=str(folder), max_model_len=64, max_num_batched_tokens=16, max_num_seqs=8, **exact) as llm:
         found = [list(result.outputs[0].token_ids) for result in llm.generate(prompts, params, use_tqdm=False)]
     assert found == expected
     assert len({token for tokens in expected for token in tokens}) > 8

@@ -68,7 +68,8 @@ def loaded(folder, storage, cache="float32"):
 
 
 def answer(folder, **settings):
-    with LLM(str(folder), platform="cpu", dtype="float32", max_model_len=64, **settings) as llm:
+    settings |= {"dtype": "float32", "kv_cache_dtype": "float32", "max_model_len": 64}
+    with LLM(str(folder), platform="cpu", **settings) as llm:
         return list(llm.generate([PROMPT], PARAMS, use_tqdm=False)[0].outputs[0].token_ids)
 
 
