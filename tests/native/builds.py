@@ -18,10 +18,13 @@ from platforms.cpu.probe import probe
 from platforms.cpu.variables import COMPILER_FLAGS, DISABLED
 from platforms.machine import Machine
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 OWN, NARROW, PORTABLE = "", "avx512f,avx_vnni", "avx"
 """Hidden flags: none; those of wide vectors; everything that our sources have a branch for."""
 JOBS = 2
+STEPS = ("prefill", "decode-1", "decode-8")
+"""What is recorded."""
 
 
 def profile_of(hidden: str = "") -> DeviceProfile:
@@ -62,9 +65,25 @@ def program(
         return subprocess.CompletedProcess(command, done.returncode, out.read())
 
 
-def shared(source: Path, into: Path, extra: Sequence[str], compiler: str = "") -> Path:
-    """A library of one source of the tests."""
-    made = into / f"{source.stem}.so"
-    command = [compiler or find_compiler(Machine())[0], *COMMON, *extra, f"-I{SOURCES}", "-shared", str(source)]
-    subprocess.run([*command, "-o", str(made)], check=True)
-    return made
+def made(source: str, into: Path, *extra: str, by: str = "") -> Path:
+    """A program of a source of the tests, or with ``-shared`` among ``extra`` a library."""
+    into.mkdir(parents=True, exist_ok=True)
+    path = into / f"{Path(source).stem}{'.so' if '-shared' in extra else ''}"
+    command = [by or compiler(), *COMMON, "-Wall", "-Wextra", "-Werror", *extra, f"-I{SOURCES}", str(HERE / source)]
+    done = subprocess.run([*command, "-o", str(path), "-ldl"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def driver(into: Path, *extra: str, by: str = "") -> Path:
+    """The program that replays recordings."""
+    return made("driver.cpp", into, *extra, by=by)
+
+
+def replayed(
+    program: Path, *words: object, by: Sequence[str] = (), more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The driver's run, its words as driver.cpp says."""
+    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", **(more or {})}
+    command = [*by, str(program), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, env=environ)

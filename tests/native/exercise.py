@@ -1,5 +1,5 @@
-"""``python -m tests.native.exercise [SEEDS KERNEL]``: every compiled row that this host runs, over its op's cases and odd numbers of
-tokens, on tensors of which each is an allocation of its own, so that a sanitizer sees the first byte beside them.
+"""``python -m tests.native.exercise [SEEDS KERNEL]``: every compiled row that this host runs, over its op's cases and
+odd numbers of tokens, on tensors of which each is an allocation of its own: a sanitizer sees the first byte beside it.
 Prints how many calls each row ran; 1 where a result misses the reference or none ran.
 
 Packed weights are ordinary memory here, without the slabs they share otherwise. With two words: one kernel of the
