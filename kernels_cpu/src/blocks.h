@@ -7,13 +7,8 @@
 #pragma once
 #include <cstring>
 
+#include "simd.h"
 #include "team.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 namespace engine {
 
@@ -105,8 +100,29 @@ inline void make_tile(const Activations& from, int64_t begin, int64_t filled, in
   }
 }
 
-// Adds `groups` groups of strips and a tile to sums [products, minima][strip][token of the tile][ROWS].
-typedef void (*Product)(const uint8_t* const* strips, const uint8_t* tile, int64_t groups, float* sums);
+// What is read next: `lines` of each of some strips that lie `gap` bytes apart, `each` of them in the time of a group.
+// Where products of several tiles and reading would take turns, they go on together.
+struct Ahead {
+  const uint8_t* at;
+  int64_t gap, lines, each;
+
+  template <int STRIPS>
+  void fetch() {
+    for (int64_t i = 0; i < each && lines > 0; ++i, --lines, at += 64)
+      for (int j = 0; j < STRIPS; ++j) __builtin_prefetch(at + j * gap);
+  }
+};
+
+// One tile and `groups` groups of strips. sums: [products, minima][strip][token of the tile][ROWS], which begin here if
+// `fresh`.
+struct Share {
+  const uint8_t* tile;
+  int64_t groups;
+  float* sums;
+  bool fresh;
+  Ahead ahead;
+};
+typedef void (*Product)(const uint8_t* const* strips, Share share);
 
 // x int8 [tokens, columns], scales [tokens, groups], strips, bias [out] or null, out [tokens, out], tiles or null; size:
 // tokens, columns, out, format, row stride of x, row stride of scales.
@@ -152,21 +168,15 @@ inline void make_tiles(const Job& job, const Tiling& cut, int32_t bias, Member& 
       make_tile(job.x, cut.begin(i), cut.filled(i), cut.size, job.own, bias, job.tiles + i * cut.bytes);
 }
 
-// One sum of products, then one of minima, of each strip and token: the same order of steps for every token, however
-// many there are.
-inline void finish(const Job& job, const float* products, const float* minima, int64_t token, int64_t strip) {
-  const int64_t first = strip * ROWS, count = job.rows - first < ROWS ? job.rows - first : ROWS;
-  float* const out = job.out + token * job.rows + first;
-  float sum[ROWS];
-  for (int i = 0; i < ROWS; ++i) sum[i] = products[i];
-  if (job.own.zero == 0)
-    for (int i = 0; i < ROWS; ++i) sum[i] += minima[i];
-  if (job.bias != nullptr)
-    for (int64_t i = 0; i < count; ++i) sum[i] += job.bias[first + i];
-  if (count == ROWS)
-    std::memcpy(out, sum, sizeof(sum));
-  else
-    std::memcpy(out, sum, size_t(count) * sizeof(float));
+// One sum of products and one of minima of each strip and token become a result: the same order of steps for every
+// token, however many there are.
+inline void finish(const float* products, const float* minima, const float* bias, float* out) {
+  for (int i = 0; i < ROWS; i += LANES) {
+    vf sum = load(products + i);
+    if (minima != nullptr) sum = sum + load(minima + i);
+    if (bias != nullptr) sum = sum + load(bias + i);
+    store(out + i, sum);
+  }
 }
 
 // Activations of so many bytes stay in a second-level cache while strips go by.
@@ -178,7 +188,7 @@ struct Work {
   const Tiling& cut;
   const uint8_t* tiles;
   char* free;  // of the scratch, behind what is in use
-  int64_t abreast, blocks, tiles_of_block, strips, record, each;
+  int64_t abreast, blocks, tiles_of_block, strips, strip_bytes, record, each;
 
   Work(const Job& job, const Tiling& cut, int32_t bias, int abreast, Member& member)
       : job(job), cut(cut), tiles(job.tiles), free(member.scratch), abreast(abreast) {
@@ -191,64 +201,91 @@ struct Work {
     blocks = (cut.count + near - 1) / near;
     tiles_of_block = blocks > 0 ? (cut.count + blocks - 1) / blocks : 0;
     strips = (job.rows + ROWS - 1) / ROWS;
+    strip_bytes = bytes_before(job.own, job.x.groups);
     record = tile_record(job.own, cut.size);
     each = 2 * abreast * cut.size * ROWS;
   }
 
   const uint8_t* tile(int64_t i, int64_t group) const { return tiles + i * cut.bytes + group * record; }
 
-  // body(strips abreast, first tile, last tile). Where strips end there the last one stands in for those that lack.
+  // body(strips abreast, the first one's number, first tile, last tile). Where strips end there the last one stands in
+  // for those that lack.
   template <class Body>
   void run(Member& member, Body body) const {
-    const int64_t runs = (strips + abreast - 1) / abreast, strip_bytes = bytes_before(job.own, job.x.groups);
+    const int64_t runs = (strips + abreast - 1) / abreast;
     int64_t begin, end;
     while (member.next(blocks * runs, grain_of(runs, member, 4), begin, end))
       for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t first = unit % runs * abreast;
         const uint8_t* own[4];
-        for (int64_t j = 0; j < abreast; ++j) {
-          const int64_t strip = unit % runs * abreast + j;
-          own[j] = job.strips + (strip < strips ? strip : strips - 1) * strip_bytes;
-        }
-        body(own, unit / runs * cut.count / blocks, (unit / runs + 1) * cut.count / blocks);
+        for (int64_t j = 0; j < abreast; ++j)
+          own[j] = job.strips + (first + j < strips ? first + j : strips - 1) * strip_bytes;
+        body(own, first, unit / runs * cut.count / blocks, (unit / runs + 1) * cut.count / blocks);
       }
   }
 
-  // Where results of a tile go has to be there when they are.
-  void announce(const uint8_t* const* own, int64_t tile) const {
-    const int64_t strip = (own[0] - job.strips) / bytes_before(job.own, job.x.groups);
-    for (int64_t t = 0; t < cut.filled(tile); ++t)
-      for (int64_t j = 0; j < abreast && strip + j < strips; ++j)
-        __builtin_prefetch(job.out + (cut.begin(tile) + t) * job.rows + (strip + j) * ROWS, 1);
+  // Equal turns of at most `most` groups that all `tiles` take before the next ones, out of the first-level cache.
+  // turn(strips at the first group, that group, groups, what each tile asks for ahead)
+  template <class Turn>
+  void turns(const uint8_t* const* own, int64_t tiles, int64_t most, Turn turn) const {
+    const int64_t groups = job.x.groups, length = turn_of(most);
+    for (int64_t g = 0; g < groups; g += length) {
+      const int64_t now = groups - g < length ? groups - g : length, before = bytes_before(job.own, g);
+      const uint8_t* from[4];
+      for (int64_t j = 0; j < abreast; ++j) from[j] = own[j] + before;
+      const int64_t next = g + now < groups ? g + now : 0, count = groups - next < length ? groups - next : length;
+      const int64_t lines = (bytes_before(job.own, count) / tiles + 63) / 64;
+      const uint8_t* const at = own[0] + (next > 0 ? bytes_before(job.own, next) : abreast * strip_bytes);
+      turn(from, g, now, Ahead{at, strip_bytes, lines, (lines + now - 1) / now});
+    }
+  }
+  int64_t turn_of(int64_t most) const {
+    const int64_t count = (job.x.groups + most - 1) / most, length = (job.x.groups + count - 1) / count;
+    return (length + job.own.span - 1) / job.own.span * job.own.span;
   }
 
-  // sums [products, minima][strip][token][ROWS] of a tile -> out.
-  void finish(const uint8_t* const* own, const float* sums, int64_t tile) const {
-    const int64_t strip = (own[0] - job.strips) / bytes_before(job.own, job.x.groups);
-    for (int64_t t = 0; t < cut.filled(tile); ++t)
-      for (int64_t j = 0; j < abreast && strip + j < strips; ++j) {
-        const float* const at = sums + (j * cut.size + t) * ROWS;
-        engine::finish(job, at, at + each / 2, cut.begin(tile) + t, strip + j);
+  // Sums of a tile and of strips from `strip` on -> out.
+  void finish(int64_t strip, const float* sums, int64_t tile) const {
+    const int64_t size = cut.size * ROWS, there = strips - strip < abreast ? strips - strip : abreast;
+    const int64_t whole = job.rows / ROWS - strip < there ? job.rows / ROWS - strip : there;
+    const float* const minima = job.own.zero == 0 ? sums + each / 2 : nullptr;
+    const float* const bias = job.bias == nullptr ? nullptr : job.bias + strip * ROWS;
+    float* out = job.out + cut.begin(tile) * job.rows + strip * ROWS;
+    for (int64_t t = 0, filled = cut.filled(tile); t < filled; ++t, out += job.rows)
+      for (int64_t j = 0; j < there; ++j) {
+        const int64_t at = j * size + t * ROWS;
+        const float* const low = minima == nullptr ? nullptr : minima + at;
+        const float* const more = bias == nullptr ? nullptr : bias + j * ROWS;
+        if (j < whole) {
+          engine::finish(sums + at, low, more, out + j * ROWS);
+        } else {
+          const size_t nbytes = size_t(job.rows % ROWS) * sizeof(float);
+          float part[ROWS], end[ROWS] = {};
+          if (more != nullptr) std::memcpy(end, more, nbytes);
+          engine::finish(sums + at, low, more == nullptr ? nullptr : end, part);
+          std::memcpy(out + j * ROWS, part, nbytes);
+        }
       }
   }
 };
 
-// Groups that all tiles take before the next ones, out of the first-level cache.
-constexpr int64_t TURN = 8;
+// Groups of a turn: what two strips have of them, and twice that, stays in the first-level cache.
+constexpr int64_t TURN = 18;
 
 template <int ABREAST>
 void multiply(const Job& job, const Tiling& cut, Product product, int32_t bias, Member& member) {
   const Work work(job, cut, bias, ABREAST, member);
   float* const sums = reinterpret_cast<float*>(work.free);
-  work.run(member, [&](const uint8_t* const* strips, int64_t first, int64_t last) {
-    std::memset(sums, 0, size_t((last - first) * work.each) * sizeof(float));
-    const int64_t turn = last - first > 1 ? TURN : job.x.groups;
-    for (int64_t g = 0; g < job.x.groups; g += turn) {
-      const int64_t now = job.x.groups - g < turn ? job.x.groups - g : turn, before = bytes_before(job.own, g);
-      const uint8_t* from[ABREAST];
-      for (int j = 0; j < ABREAST; ++j) from[j] = strips[j] + before;
-      for (int64_t i = first; i < last; ++i) product(from, work.tile(i, g), now, sums + (i - first) * work.each);
-    }
-    for (int64_t i = first; i < last; ++i) work.finish(strips, sums + (i - first) * work.each, i);
+  work.run(member, [&](const uint8_t* const* strips, int64_t strip, int64_t first, int64_t last) {
+    const int64_t tiles = last - first;
+    work.turns(strips, tiles, tiles > 1 ? TURN : job.x.groups,
+               [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
+                 // One tile reads as fast as the memory gives, and what is asked for ahead would only be in its way.
+                 if (tiles == 1) ahead.lines = 0;
+                 for (int64_t i = first; i < last; ++i, ahead.at += ahead.lines * 64)
+                   product(from, {work.tile(i, g), now, sums + (i - first) * work.each, g == 0, ahead});
+               });
+    for (int64_t i = first; i < last; ++i) work.finish(strip, sums + (i - first) * work.each, i);
   });
 }
 

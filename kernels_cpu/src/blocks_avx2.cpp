@@ -122,13 +122,16 @@ inline void steps(__m256i (&sum)[T][2], const uint8_t* record, const uint8_t* ti
 }
 
 template <int F, int T>
-void product(const uint8_t* const* strips, const uint8_t* tile, int64_t groups, float* sums) {
+void product(const uint8_t* const* strips, Share share) {
   constexpr Layout own = LAYOUTS[F];
   constexpr int COUNT = SUMS_32 || own.bits == 8 ? STEPS / own.parts : own.bits == 4 ? 8 : own.bits == 5 ? 4 : 2;
   // By magnitude and sign nothing has to be taken away again.
   constexpr bool STARTS = own.zero != 0 && (SUMS_32 || own.bits != 8);
-  const uint8_t *strip = *strips, *head = strip;
-  for (int64_t g = 0; g < groups; ++g) {
+  const uint8_t *strip = *strips, *head = strip, *tile = share.tile;
+  float* const sums = share.sums;
+  if (share.fresh) std::memset(sums, 0, 2 * T * ROWS * sizeof(float));
+  for (int64_t g = 0; g < share.groups; ++g) {
+    share.ahead.fetch<1>();
     if (own.span > 1 && g % own.span == 0) {
       head = strip;
       strip += own.head;

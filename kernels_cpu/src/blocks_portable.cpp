@@ -30,11 +30,14 @@ void decode(const uint8_t* record, int8_t (&codes)[ROWS][GROUP]) {
 }
 
 template <int F, int T>
-void product(const uint8_t* const* strips, const uint8_t* tile, int64_t groups, float* sums) {
+void product(const uint8_t* const* strips, Share share) {
   constexpr Layout own = LAYOUTS[F];
   constexpr int WIDTH = GROUP / own.parts;
-  const uint8_t *strip = *strips, *head = strip;
-  for (int64_t g = 0; g < groups; ++g) {
+  const uint8_t *strip = *strips, *head = strip, *tile = share.tile;
+  float* const sums = share.sums;
+  if (share.fresh) std::memset(sums, 0, 2 * T * ROWS * sizeof(float));
+  for (int64_t g = 0; g < share.groups; ++g) {
+    share.ahead.fetch<1>();
     if (own.span > 1 && g % own.span == 0) {
       head = strip;
       strip += own.head;

@@ -9,9 +9,6 @@
 #if defined(ENGINE_AVX512) && defined(__AVX512VNNI__)
 #include "blocks.h"
 
-#ifndef PREFETCH
-#define PREFETCH(x) _mm_prefetch((const char*)(x), _MM_HINT_T0)
-#endif
 namespace engine {
 namespace {
 
@@ -112,21 +109,25 @@ inline void step(__m512i (&sums)[S][T], const uint8_t* const (&strips)[S], const
   }
 }
 
-// Straight from strips. sums: [S][T][ROWS] of products, then as many of minima.
+inline __m512 begun(bool fresh, const float* sum) { return fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(sum); }
+
+// Straight from strips.
 template <int F, int T, int S>
-void product(const uint8_t* const* given, const uint8_t* tile, int64_t groups, float* sums) {
+void product(const uint8_t* const* given, Share share) {
   constexpr Layout own = LAYOUTS[F];
-  const uint8_t *strips[S], *heads[S];
+  const uint8_t *strips[S], *heads[S], *tile = share.tile;
+  float* const sums = share.sums;
   for (int i = 0; i < S; ++i) heads[i] = strips[i] = given[i];
   __m512 total[S][T], low[S][T];
 #pragma GCC unroll 2
   for (int i = 0; i < S; ++i)
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
-      total[i][t] = _mm512_loadu_ps(sums + (i * T + t) * ROWS);
-      if (own.zero == 0) low[i][t] = _mm512_loadu_ps(sums + ((S + i) * T + t) * ROWS);
+      total[i][t] = begun(share.fresh, sums + (i * T + t) * ROWS);
+      if (own.zero == 0) low[i][t] = begun(share.fresh, sums + ((S + i) * T + t) * ROWS);
     }
-  for (int64_t g = 0; g < groups; ++g) {
+  for (int64_t g = 0; g < share.groups; ++g) {
+    share.ahead.fetch<S>();
     if (own.span > 1 && g % own.span == 0)
       for (int i = 0; i < S; ++i) {
         heads[i] = strips[i];
@@ -189,159 +190,164 @@ constexpr int WIDE = 3, TALL = 4;
 // Bytes of a panel's strip and group: unpacked codes, scales and what takes MAGIC away; minima lie behind all groups.
 constexpr int panel_record(int parts) { return STEPS * STEP + parts * 2 * STEP; }
 
-template <int F>
-void unpack(const uint8_t* const* given, int64_t groups, uint8_t* panel) {
-  constexpr Layout own = LAYOUTS[F];
-  constexpr int RECORD = panel_record(own.parts);
-  for (int i = 0; i < WIDE; ++i) {
-    const uint8_t *strip = given[i], *head = strip;
-    uint8_t* to = panel + i * RECORD;
-    uint8_t* low = panel + WIDE * groups * RECORD + i * STEP;
-    for (int64_t g = 0; g < groups; ++g) {
-      if (own.span > 1 && g % own.span == 0) {
-        head = strip;
-        strip += own.head;
-      }
-      const __m512i all[STEPS] = {codes<F, 0>(strip), codes<F, 1>(strip), codes<F, 2>(strip), codes<F, 3>(strip),
-                                  codes<F, 4>(strip), codes<F, 5>(strip), codes<F, 6>(strip), codes<F, 7>(strip)};
-      Factors by[own.parts];
-      for (int part = 0; part < own.parts; ++part) by[part] = factors<F>(head, strip, part);
-#pragma GCC unroll 8
-      for (int s = 0; s < STEPS; ++s) _mm512_store_si512(to + s * STEP, all[s]);
-      for (int part = 0; part < own.parts; ++part) {
-        _mm512_store_ps(to + (STEPS + 2 * part) * STEP, by[part].scale);
-        _mm512_store_ps(to + (STEPS + 2 * part + 1) * STEP, by[part].back);
-        if (own.zero == 0) _mm512_store_ps(low, by[part].minimum);
-      }
-      strip += own.record;
-      to += WIDE * RECORD;
-      low += WIDE * STEP;
+// As `product`, WIDE strips and a tile of TALL tokens. The first tile of some strips leaves a panel of them behind, and
+// all others read it.
+template <int F, bool FIRST>
+struct Panel {
+  static constexpr Layout own = LAYOUTS[F];
+  static constexpr int RECORD = panel_record(own.parts), TILE = int(tile_record(own, TALL));
+
+  template <int S>
+  static void step(__m512i (&sum)[WIDE][TALL], const uint8_t* const (&strips)[WIDE], uint8_t* panel, const uint8_t* x) {
+    __m512i weights[WIDE];
+#pragma GCC unroll 3
+    for (int i = 0; i < WIDE; ++i) {
+      uint8_t* const at = panel + i * RECORD + S * STEP;
+      if constexpr (FIRST)
+        _mm512_store_si512(at, weights[i] = codes<F, S>(strips[i]));
+      else
+        weights[i] = bytes(at);
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < TALL; ++t) {
+      const __m512i four = word(x + t * GROUP + S * 4);
+#pragma GCC unroll 3
+      for (int i = 0; i < WIDE; ++i) dot(sum[i][t], weights[i], four);
     }
   }
-}
 
-// As `product`, with a panel of WIDE strips and a tile of TALL tokens.
-template <int PARTS, bool MINIMA>
-void panel_product(const uint8_t* panel, const uint8_t* tile, int64_t groups, float* sums) {
-  constexpr int RECORD = panel_record(PARTS), TILE = TALL * (GROUP + 4 + 4 * PARTS);
-  __m512 total[WIDE][TALL];
+  static void begin(__m512 (&total)[WIDE][TALL], bool fresh, const float* sums) {
 #pragma GCC unroll 3
-  for (int i = 0; i < WIDE; ++i)
+    for (int i = 0; i < WIDE; ++i)
 #pragma GCC unroll 4
-    for (int t = 0; t < TALL; ++t) total[i][t] = _mm512_loadu_ps(sums + (i * TALL + t) * ROWS);
-  const uint8_t *from = panel, *x = tile;
-  for (int64_t g = 0; g < groups; ++g) {
+      for (int t = 0; t < TALL; ++t) total[i][t] = begun(fresh, sums + (i * TALL + t) * ROWS);
+  }
+  static void end(const __m512 (&total)[WIDE][TALL], float* sums) {
+#pragma GCC unroll 3
+    for (int i = 0; i < WIDE; ++i)
+#pragma GCC unroll 4
+      for (int t = 0; t < TALL; ++t) _mm512_storeu_ps(sums + (i * TALL + t) * ROWS, total[i][t]);
+  }
+
+  static void product(const uint8_t* const* given, uint8_t* panel, Share share) {
+    __m512 total[WIDE][TALL];
+    begin(total, share.fresh, share.sums);
+    const uint8_t *strips[WIDE], *heads[WIDE], *x = share.tile;
+    for (int i = 0; i < WIDE; ++i) heads[i] = strips[i] = given[i];
+    uint8_t* const minima = panel + WIDE * share.groups * RECORD;
+    for (int64_t g = 0; g < share.groups; ++g, panel += WIDE * RECORD, x += TILE) {
+      share.ahead.fetch<WIDE>();
+      if (FIRST && own.span > 1 && g % own.span == 0)
+        for (int i = 0; i < WIDE; ++i) {
+          heads[i] = strips[i];
+          strips[i] += own.head;
+        }
 #pragma GCC unroll 2
-    for (int part = 0; part < PARTS; ++part) {
-      __m512i sum[WIDE][TALL];
+      for (int part = 0; part < own.parts; ++part) {
+        const uint8_t* const starts = x + TALL * (GROUP + 4 + 4 * part);
+        __m512i sum[WIDE][TALL];
 #pragma GCC unroll 4
-      for (int t = 0; t < TALL; ++t)
+        for (int t = 0; t < TALL; ++t)
 #pragma GCC unroll 3
-        for (int i = 0; i < WIDE; ++i)
-          sum[i][t] = MINIMA ? _mm512_set1_epi32(MAGIC_BITS) : word(x + TALL * (GROUP + 4 + 4 * part) + t * 4);
-#pragma GCC unroll 8
-      for (int s = part * STEPS / PARTS; s < (part + 1) * STEPS / PARTS; ++s) {
-        __m512i weights[WIDE];
-#pragma GCC unroll 3
-        for (int i = 0; i < WIDE; ++i) weights[i] = bytes(from + i * RECORD + s * STEP);
+          for (int i = 0; i < WIDE; ++i) sum[i][t] = own.zero == 0 ? _mm512_set1_epi32(MAGIC_BITS) : word(starts + t * 4);
+        if (part == 0) {
+          step<0>(sum, strips, panel, x);
+          step<1>(sum, strips, panel, x);
+          step<2>(sum, strips, panel, x);
+          step<3>(sum, strips, panel, x);
+        }
+        if (part == own.parts - 1) {
+          step<4>(sum, strips, panel, x);
+          step<5>(sum, strips, panel, x);
+          step<6>(sum, strips, panel, x);
+          step<7>(sum, strips, panel, x);
+        }
+        __m512 scales[TALL];
 #pragma GCC unroll 4
-        for (int t = 0; t < TALL; ++t) {
-          const __m512i four = word(x + t * GROUP + s * 4);
+        for (int t = 0; t < TALL; ++t) scales[t] = number(x + TALL * GROUP + t * 4);
 #pragma GCC unroll 3
-          for (int i = 0; i < WIDE; ++i) dot(sum[i][t], weights[i], four);
+        for (int i = 0; i < WIDE; ++i) {
+          uint8_t* const at = panel + i * RECORD + (STEPS + 2 * part) * STEP;
+          __m512 scale, back;
+          if (FIRST) {
+            const Factors by = factors<F>(heads[i], strips[i], part);
+            _mm512_store_ps(at, scale = by.scale);
+            _mm512_store_ps(at + STEP, back = by.back);
+            if (own.zero == 0) _mm512_store_ps(minima + (g * WIDE + i) * STEP, by.minimum);
+          } else {
+            scale = _mm512_load_ps(at);
+            back = _mm512_load_ps(at + STEP);
+          }
+#pragma GCC unroll 4
+          for (int t = 0; t < TALL; ++t) {
+            const __m512 scaled = _mm512_fmadd_ps(_mm512_castsi512_ps(sum[i][t]), scale, back);
+            total[i][t] = _mm512_fmadd_ps(scaled, scales[t], total[i][t]);
+          }
         }
       }
-      __m512 scales[TALL];
-#pragma GCC unroll 4
-      for (int t = 0; t < TALL; ++t) scales[t] = number(x + TALL * GROUP + t * 4);
+      if (FIRST)
+        for (int i = 0; i < WIDE; ++i) strips[i] += own.record;
+    }
+    end(total, share.sums);
+    if (own.zero == 0) add_minima(minima, share);
+  }
+
+  static void add_minima(const uint8_t* minima, const Share& share) {
+    __m512 total[WIDE][TALL];
+    float* const sums = share.sums + WIDE * TALL * ROWS;
+    begin(total, share.fresh, sums);
+    const uint8_t* x = share.tile + TALL * (GROUP + 4);
+    for (int64_t g = 0; g < share.groups; ++g, minima += WIDE * STEP, x += TILE) {
+      __m512 low[WIDE];
 #pragma GCC unroll 3
-      for (int i = 0; i < WIDE; ++i) {
-        const uint8_t* const at = from + i * RECORD + (STEPS + 2 * part) * STEP;
-        const __m512 scale = _mm512_load_ps(at), back = _mm512_load_ps(at + STEP);
+      for (int i = 0; i < WIDE; ++i) low[i] = _mm512_load_ps(minima + i * STEP);
 #pragma GCC unroll 4
-        for (int t = 0; t < TALL; ++t) {
-          const __m512 scaled = _mm512_fmadd_ps(_mm512_castsi512_ps(sum[i][t]), scale, back);
-          total[i][t] = _mm512_fmadd_ps(scaled, scales[t], total[i][t]);
-        }
+      for (int t = 0; t < TALL; ++t) {
+        const __m512 weight = number(x + t * 4);
+#pragma GCC unroll 3
+        for (int i = 0; i < WIDE; ++i) total[i][t] = _mm512_fmadd_ps(low[i], weight, total[i][t]);
       }
     }
-    from += WIDE * RECORD;
-    x += TILE;
+    end(total, sums);
   }
-#pragma GCC unroll 3
-  for (int i = 0; i < WIDE; ++i)
-#pragma GCC unroll 4
-    for (int t = 0; t < TALL; ++t) {
-      _mm512_storeu_ps(sums + (i * TALL + t) * ROWS, total[i][t]);
-      if (MINIMA) total[i][t] = _mm512_loadu_ps(sums + ((WIDE + i) * TALL + t) * ROWS);
-    }
-  if (!MINIMA) return;
-  x = tile + TALL * (GROUP + 4);
-  for (int64_t g = 0; g < groups; ++g, from += WIDE * STEP, x += TILE) {
-    __m512 low[WIDE];
-#pragma GCC unroll 3
-    for (int i = 0; i < WIDE; ++i) low[i] = _mm512_load_ps(from + i * STEP);
-#pragma GCC unroll 4
-    for (int t = 0; t < TALL; ++t) {
-      const __m512 weight = number(x + t * 4);
-#pragma GCC unroll 3
-      for (int i = 0; i < WIDE; ++i) total[i][t] = _mm512_fmadd_ps(low[i], weight, total[i][t]);
-    }
-  }
-#pragma GCC unroll 3
-  for (int i = 0; i < WIDE; ++i)
-#pragma GCC unroll 4
-    for (int t = 0; t < TALL; ++t) _mm512_storeu_ps(sums + ((WIDE + i) * TALL + t) * ROWS, total[i][t]);
-}
+};
 
-typedef void (*Unpack)(const uint8_t* const* strips, int64_t groups, uint8_t* panel);
-typedef void (*PanelProduct)(const uint8_t* panel, const uint8_t* tile, int64_t groups, float* sums);
+typedef void (*PanelProduct)(const uint8_t* const* strips, uint8_t* panel, Share share);
 
-// What a format is multiplied by: straight from strips one, two or four tokens at a time, or from panels.
+// What a format is multiplied by: straight from strips one, two or four tokens at a time, or with panels. Panels of like
+// formats are alike.
 struct Form {
   Product straight[3];
-  Unpack unpack;
-  PanelProduct panel;
+  PanelProduct first, other;
 };
 template <int F>
+constexpr int LIKE = LAYOUTS[F].parts == 2 ? Q6_K : LAYOUTS[F].zero == 0 ? Q4_1 : Q4_0;
+template <int F>
 constexpr Form FORM = {{product<F, 1, 2>, product<F, 2, 2>, product<F, TALL, 2>},
-                       unpack<F>,
-                       panel_product<LAYOUTS[F].parts, LAYOUTS[F].zero == 0>};
+                       Panel<F, true>::product,
+                       Panel<LIKE<F>, false>::product};
 constexpr Form FORMS[FORMATS] = {FORM<Q4_0>, FORM<Q4_1>, FORM<Q5_0>, FORM<Q5_1>,
                                  FORM<Q8_0>, FORM<Q4_K>, FORM<Q5_K>, FORM<Q6_K>};
 
 int size_for(int64_t tokens) { return tokens > 2 ? TALL : int(tokens); }
 
-// Tiles for which it pays to unpack strips first, and groups of a panel: as many as stay in the first-level cache, fewer
-// where unpacking and multiplying take turns with reading.
-constexpr int64_t MANY = 4, FEW = 8, SHORT = 9, LONG = 18;
+// Groups of a panel: as many as stay in the first-level cache, fewer where they are soon done with.
+constexpr int64_t FEW = 8, SHORT = 9, LONG = 18;
 
 void multiply_panels(const Job& job, const Tiling& cut, Member& member) {
   const Form& form = FORMS[job.format];
-  const Layout& own = job.own;
   const Work work(job, cut, MAGIC_BITS, WIDE, member);
-  const int64_t most = work.tiles_of_block <= FEW ? SHORT : LONG, groups = job.x.groups;
-  const int64_t turns = (groups + most - 1) / most;
-  const int64_t turn = ((groups + turns - 1) / turns + own.span - 1) / own.span * own.span;
+  const int64_t most = work.tiles_of_block <= FEW ? SHORT : LONG, turn = work.turn_of(most);
   uint8_t* const panel = reinterpret_cast<uint8_t*>(work.free);
-  float* const sums = reinterpret_cast<float*>(panel + WIDE * turn * (panel_record(own.parts) + STEP));
-  work.run(member, [&](const uint8_t* const* strips, int64_t first, int64_t last) {
-    for (int64_t g = 0; g < groups; g += turn) {
-      const int64_t now = groups - g < turn ? groups - g : turn, before = bytes_before(own, g);
-      const uint8_t* const from[WIDE] = {strips[0] + before, strips[1] + before, strips[2] + before};
-      form.unpack(from, now, panel);
-      const int64_t ahead = bytes_before(own, now);
-      for (int64_t i = first; i < last; ++i) {
-        for (int64_t line = (i - first) * ahead / (last - first) / 64; line < (i + 1 - first) * ahead / (last - first) / 64;
-             ++line)
-          for (int j = 0; j < WIDE; ++j) PREFETCH(from[j] + ahead + line * 64);
-        float* const own_sums = sums + (turns > 1 ? i - first : 0) * work.each;
-        if (g == 0) std::memset(own_sums, 0, size_t(work.each) * sizeof(float));
-        if (g + now == groups) work.announce(strips, i);
-        form.panel(panel, work.tile(i, g), now, own_sums);
-        if (g + now == groups) work.finish(strips, own_sums, i);
+  float* const sums = reinterpret_cast<float*>(panel + WIDE * turn * (panel_record(job.own.parts) + STEP));
+  work.run(member, [&](const uint8_t* const* strips, int64_t strip, int64_t first, int64_t last) {
+    work.turns(strips, last - first, most, [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
+      for (int64_t i = first; i < last; ++i, ahead.at += ahead.lines * 64) {
+        float* const tile_sums = sums + (turn < job.x.groups ? i - first : 0) * work.each;
+        (i == first ? form.first : form.other)(from, panel, {work.tile(i, g), now, tile_sums, g == 0, ahead});
+        if (g + now == job.x.groups) work.finish(strip, tile_sums, i);
       }
-    }
+    });
   });
 }
 
@@ -358,7 +364,7 @@ ENGINE_KERNEL(engine_block_tiles_vnni) {
 ENGINE_KERNEL(engine_block_product_vnni) {
   const Job job(call);
   const Tiling cut(job, size_for(job.x.tokens));
-  if (cut.count >= MANY)
+  if (cut.count > 1)
     multiply_panels(job, cut, member);
   else
     multiply<2>(job, cut, FORMS[job.format].straight[cut.size / 2], MAGIC_BITS, member);

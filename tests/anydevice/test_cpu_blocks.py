@@ -1,5 +1,5 @@
-"""Products of quantised activations with weights in blocks: every form that this host can run, against float64, and each
-against itself whatever the number of tokens and of threads."""
+"""Products of quantised activations with weights in blocks: every form that this host can run, against float64, and
+each against itself whatever the number of tokens and of threads."""
 
 import os
 import subprocess
