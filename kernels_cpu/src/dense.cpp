@@ -18,6 +18,7 @@ constexpr int TOKENS = ACCUMULATORS / (VECTORS == 2 ? 2 : 4);
 constexpr int64_t BLOCK = 256;  // columns of all strips of a tile together, which stay in the first-level cache
 constexpr int64_t CHUNK = 256;  // tiles whose sums are kept at a time
 constexpr int64_t GRAIN = 32;   // strips
+constexpr int64_t FETCHED = 8;  // tiles, with fewer of which fetching the next block costs more than it gains
 
 // Tokens in tiles of nearly one size. Packed activations are [tile][columns][tokens of the tile].
 struct Tiles {
@@ -38,6 +39,7 @@ void tile(const float* w, int64_t stride, const float* x, int64_t depth, float* 
   for (int t = 0; t < T; ++t)
 #pragma GCC unroll 24
     for (int v = 0; v < WIDTH; ++v) sum[t][v] = load(sums + (t * WIDTH + v) * LANES);
+  if (depth <= 0) __builtin_unreachable();
   for (int64_t k = 0; k < depth; ++k) {
     vf row[WIDTH];
 #pragma GCC unroll 24
@@ -107,6 +109,10 @@ int strips_for(int tokens) {
   return strips;
 }
 
+void fetch(const char* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 void finish(const float* sums, const float* bias, float* out, int64_t left) {
   if (left > STRIP) left = STRIP;
   if (bias == nullptr) {
@@ -118,7 +124,7 @@ void finish(const float* sums, const float* bias, float* out, int64_t left) {
 
 }  // namespace
 
-void multiply(const Call& call, Member& member, Read read) {
+void multiply(const Call& call, Member& member, Read read, int64_t item) {
   if (call.size[0] == 0) return;
   const Tiles tiles(call.size[0]);
   const int64_t columns = call.size[1], rows = call.size[2], strips = (rows + STRIP - 1) / STRIP;
@@ -146,7 +152,14 @@ void multiply(const Call& call, Member& member, Read read) {
           for (int s = 1; s < width; ++s)
             next = read(call.tensor[1], columns, strip + s, column, depth, buffer + s * block * STRIP);
           const int64_t stride = width > 1 ? (next - w) / (width - 1) : 0;
+          const bool more = last - first >= FETCHED && column + block < columns;
           for (int64_t i = first; i < last; ++i) {
+            if (more) {
+              const int64_t bytes = item * STRIP * block, from_byte = bytes * (i - first) / (last - first);
+              for (int s = 0; s < width; ++s)
+                fetch(call.at<char>(1) + ((strip + s) * columns + column + block) * STRIP * item + from_byte,
+                      bytes * (i - first + 1) / (last - first) - from_byte);
+            }
             const int64_t at = tiles.begin(i), count = tiles.begin(i + 1) - at;
             fit[size_t(count - 1)](w, stride, x + at * columns + column * count, depth,
                                    sums + (at - from) * width * STRIP);
@@ -184,6 +197,6 @@ ENGINE_KERNEL(engine_dense_pack_scaled) {
 }
 
 // Weight [strip][column][16]; see multiply().
-ENGINE_KERNEL(engine_dense_float) { multiply(call, member, unchanged); }
-ENGINE_KERNEL(engine_dense_half) { multiply(call, member, narrow<from_half>); }
-ENGINE_KERNEL(engine_dense_bfloat) { multiply(call, member, narrow<from_bfloat>); }
+ENGINE_KERNEL(engine_dense_float) { multiply(call, member, unchanged, 4); }
+ENGINE_KERNEL(engine_dense_half) { multiply(call, member, narrow<from_half>, 2); }
+ENGINE_KERNEL(engine_dense_bfloat) { multiply(call, member, narrow<from_bfloat>, 2); }

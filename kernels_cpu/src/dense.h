@@ -14,8 +14,8 @@ constexpr int VECTORS = STRIP / LANES;
 using Read = const float* (*)(const void* weight, int64_t columns, int64_t strip, int64_t column, int64_t depth,
                               float* buffer);
 
-// A product with a weight that `read` reads. tensor: packed x, weight, bias or null, out [tokens, rows]; size: tokens,
-// columns, rows.
-void multiply(const Call& call, Member& member, Read read);
+// A product with a weight that `read` reads. item: bytes of a value where a strip is [column][16] of them, or 0. tensor:
+// packed x, weight, bias or null, out [tokens, rows]; size: tokens, columns, rows.
+void multiply(const Call& call, Member& member, Read read, int64_t item = 0);
 
 }  // namespace engine
