@@ -19,7 +19,7 @@ NAME = "kernels.so"
 UNKEPT = "engine-kernels-"
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=default", "-pthread")
 """No contraction: a sum is the same whichever loop makes it."""
-SECONDS = 120.0
+SECONDS = 300.0
 """After which a compiler is given up; all of them together take about ten on two cores."""
 
 _X86 = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from engine.graphs.watch import Refused, reach, watch
@@ -32,12 +33,14 @@ def illegal(work: Work, ops: Mapping[str, Op], values: Mapping[str, Value] | Non
     by an attribute ``fake``: fake inputs → fake results.
     """
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    fakes = FakeTensorMode(allow_fallback_kernels=False)
+    alone = all(_only_types(placed, ops) for placed in work.calls)
+    fakes, fake = (nullcontext(), _typed) if alone else _fakes()
     with torch.inference_mode():
-        registers = [fakes.from_tensor(x) if isinstance(x, torch.Tensor) else None for x in work.values]
+        registers = [fake(x) if isinstance(x, torch.Tensor) else None for x in work.values]
         sizes: dict[str, int] = {}
+        if alone and (problem := _apart(work)):
+            return problem
         for placed in work.calls:
             try:
                 results = _Call(placed, ops, registers, values or {}, sizes).results(fakes)
@@ -46,6 +49,44 @@ def illegal(work: Work, ops: Mapping[str, Op], values: Mapping[str, Value] | Non
             for at, tensor in zip(placed.outputs, results, strict=True):
                 registers[at] = tensor
     return ""
+
+
+def _only_types(placed: Placed, ops: Mapping[str, Op]) -> bool:
+    """Whether nothing of the call would run: rows have stand-ins, and copies are looked at."""
+    op = ops.get(placed.call.op)
+    told = hasattr(placed.function, "fake") or (op is not None and op.collective)
+    return not told and (bool(placed.call.row) or placed.call.op == "copy")
+
+
+def _fakes() -> tuple[Any, Callable[[Any], Any]]:
+    """Fake tensors. The parts of torch that make them take a second to import and 140 MiB."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_fallback_kernels=False)
+    return mode, mode.from_tensor
+
+
+def _typed(tensor: Any) -> Any:
+    """Its type, shape and strides without memory."""
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _apart(work: Work) -> str:
+    """Which call has inputs on several devices, or nothing."""
+    homes = [getattr(value, "device", None) for value in work.values]
+    for placed in work.calls:
+        found = {homes[at] for at in placed.inputs} - {None}
+        if len(found) > 1:
+            return f"{placed.call}: {_several(found)}"
+        for at in placed.outputs:
+            homes[at] = next(iter(found), None)
+    return ""
+
+
+def _several(devices: Collection[Any]) -> Refused:
+    return Refused(f"has inputs on {' and '.join(sorted(map(str, devices)))}", "put them on one device before a step")
 
 
 class _Call:
@@ -66,8 +107,8 @@ class _Call:
             if name in values:
                 dims = zip(values[name].shape, tensor.shape, strict=False)
                 sizes.update({dim: size for dim, size in dims if isinstance(dim, str)})
-        if len(found := {str(tensor.device) for tensor in self.inputs}) > 1:
-            raise Refused(f"has inputs on {' and '.join(sorted(found))}", "put them on one device before a step")
+        if len(found := {tensor.device for tensor in self.inputs}) > 1:
+            raise _several(found)
 
     def results(self, fakes: Any) -> tuple[Any, ...]:
         with fakes:

@@ -20,8 +20,8 @@ def capture_sizes(
     """1, 2, 4, then steps of 8 below 256, then of 16, up to the maximum, which is always in the list; and the same
     counts of requests, ``max_num_seqs`` among them, with ``query`` tokens each. ``maximum`` ``None``:
     ``2 * max_num_seqs * query`` held to ``cap``. Every size is at most ``max_tokens``. Grid: `optimization-levels.md`
-    section 10 in the project's references. ``step``: ``FEW`` sizes so many tokens apart instead, then ``WIDER`` times as
-    far, up to ``max_num_seqs * query`` where no maximum is given."""
+    section 10 in the project's references. ``step``: ``FEW`` sizes so many tokens apart instead, then ``WIDER`` times
+    as far, up to ``max_num_seqs * query`` where no maximum is given."""
     if step:
         most = min(maximum if maximum is not None else max_num_seqs * query, max_tokens)
         few = range(step, min(most, FEW * step) + 1, step)

@@ -68,8 +68,8 @@ def tensors_of(sample: Sample, tokens: int, plan: Plan, runtime: Runtime, filled
     program = sample.program
     pages = [program.caches[names[0]].page for names in program.groups()]
     work = _step(*step_of(plan, tokens), pages)
-    arrays, shape = step_inputs(work, pages, range(len(work)))
-    sizes = {"tokens": tokens, "requests": shape.requests, "requests+1": shape.requests + 1, "rows": len(work)}
+    arrays, step = step_inputs(work, pages, range(len(work)))
+    sizes = {"tokens": tokens, "requests": step.requests, "requests+1": step.requests + 1, "rows": len(work)}
     blocks = 1 + max((block for item in work for table in item.blocks for block in table), default=0)
     generator = torch.Generator(device=runtime.device).manual_seed(_SEED)
     found = []

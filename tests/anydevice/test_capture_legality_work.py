@@ -1,5 +1,7 @@
 """Work as the engine makes it: every reference and every row of this device that may be captured passes."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,11 +15,20 @@ from engine.ops.compare import specs_of, with_packed
 from engine.plan.kernels import call_facts
 from engine.program import Value
 from engine.work import BoundCall, Work
+from platforms.contract import FusionRule
 from platforms.discovery import select
 from tests.one_call import op_of, work_of
 
-ALL = all_ops(RULES)
 SELECTION = select("auto")
+ALL = all_ops((*RULES, *(row for row in SELECTION.plugin.fusions() if isinstance(row, FusionRule))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened():
+    """Packing is a kernel's own work, which may need the device open."""
+    runtime = SELECTION.plugin.open(SELECTION.index)
+    yield
+    runtime.close()
 
 
 @pytest.mark.parametrize("op", ALL.values(), ids=str)
@@ -212,3 +223,24 @@ def test_H_GRF_06_every_reference_that_may_be_captured_passes_on_all_its_cases(o
     for dtype in ("float32", "bfloat16"):
         inputs = op.inputs(case, dtype, torch.Generator().manual_seed(1))
         assert illegal(work_of(op, op.reference, "", inputs, case.attributes), ALL) == ""
+
+
+def test_work_of_rows_alone_imports_no_fake_tensors():
+    """They take a second and 140 MiB, which a start of native rows can do without."""
+    row = next(row for row in SELECTION.plugin.kernels() if row.op == "rms_norm")
+    code = f"""
+import sys, torch
+from engine.graphs.legality import illegal
+from engine.ops import OPS
+from engine.work import BoundCall, Work
+call = BoundCall("rms_norm", {row.name!r}, print, ("x", "w"), ("y",), {{"eps": 1e-5}})
+copied = BoundCall("copy", "", print, ("kept", "y"), ("kept",), mutates=(0,))
+given = {{"x": torch.ones(2, 3), "w": torch.ones(3), "kept": torch.ones(2, 3)}}
+assert illegal(Work([call, copied], given), OPS) == ""
+assert "copy" in illegal(Work([call, copied], {{**given, "kept": torch.ones(3, 3)}}), OPS)
+assert "on cpu and meta" in illegal(Work([call], {{**given, "w": torch.ones(3, device="meta")}}), OPS)
+assert "reads w" in illegal(Work([call], {{"x": given["x"]}}), OPS)
+found = [name for name in ("sympy", "torch._subclasses.fake_tensor", "torch._dynamo") if name in sys.modules]
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
