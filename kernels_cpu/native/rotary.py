@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from kernels_cpu.native.attention import kind_of, side_of
@@ -32,6 +33,24 @@ def _call(
 
 def _new(x: Any) -> Any:
     return empty(x.shape, x.dtype)
+
+
+@cache
+def _kept(frequencies: tuple[float, ...]) -> Any:
+    import torch
+
+    return torch.tensor(frequencies, dtype=torch.float32)
+
+
+@native
+def rotary_table(positions: Any, *, frequencies: tuple[float, ...], factor: float) -> Any:
+    """As the op. positions: [tokens] int64, side by side."""
+    import torch
+
+    out = empty((len(positions), 2 * len(frequencies)), torch.float32)
+    sizes = (len(positions), len(frequencies))
+    call("engine_rotary_table", (rows(positions), _kept(tuple(frequencies)), out), sizes, (factor,))
+    return out
 
 
 @native

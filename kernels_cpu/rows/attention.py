@@ -58,6 +58,7 @@ def _fits(profile: DeviceProfile, facts: Facts) -> Verdict:
 
 ROWS: tuple[Kernel, ...] = (
     native("attention", "native", "attention:attention", accepts=all_of(_cached(1, 5), _fits)),
+    native("rotary_table", "native", "rotary:rotary_table"),
     native("rotary", "native", "rotary:rotary", accepts=SINGLE),
     native("kv_write", "native", "rotary:kv_write", accepts=_cached(2, 4)),
     native("rotary_kv_write", "native", "rotary:rotary_kv_write", accepts=_cached(4, 6)),

@@ -17,8 +17,9 @@ struct Job {
   const char* cache;
   const int32_t *blocks, *starts, *lengths;
   float *parts, *out;
-  int64_t tokens, requests, table, heads, kv_heads, dim, page, side, window, kind, q_stride, room;
-  int64_t group, wide, query_block, part, step;
+  int64_t tokens, requests, table, heads, kv_heads, dim, page, side, window, q_stride, room;
+  int64_t group, wide, query_block, part, step, head_bytes, side_bytes;
+  const struct Kept* kept;
   float scale, cap, v_scale;
 };
 
@@ -29,7 +30,7 @@ Job job_of(const Call& call) {
   job.parts = call.at<float>(7), job.out = call.at<float>(8);
   const int64_t* size = call.size;
   job.tokens = size[0], job.requests = size[1], job.table = size[2], job.heads = size[3], job.kv_heads = size[4];
-  job.dim = size[5], job.page = size[6], job.side = size[7], job.window = size[8], job.kind = size[9];
+  job.dim = size[5], job.page = size[6], job.side = size[7], job.window = size[8];
   job.q_stride = size[10], job.room = size[11];
   job.group = job.heads / job.kv_heads;
   job.wide = (job.dim + LANES - 1) / LANES * LANES;
@@ -114,22 +115,15 @@ void lay_out(const Job& job, int64_t rows, char* scratch, Work& work) {
   work.columns = reinterpret_cast<const float**>(at);
 }
 
-template <class Kind>
-inline int64_t head_bytes(const Job& job) {
-  return job.dim * int64_t(sizeof(typename Kind::type)) + Kind::room;
-}
-
 // Byte of a row from which the columns of a kv head are its keys or, with `values`, its values.
-template <class Kind>
 inline int64_t column(const Job& job, int64_t head, bool values) {
-  return head * head_bytes<Kind>(job) + (values ? job.side * int64_t(sizeof(typename Kind::type)) : 0);
+  return head * job.head_bytes + (values ? job.side_bytes : 0);
 }
 
 // Where the keys `first` .. `first + count` of a request lie, those of all heads of a token side by side.
-template <class Kind>
 void rows_of(const Job& job, int64_t request, int64_t first, int64_t count, const char** rows) {
   const int32_t* blocks = job.blocks + request * job.table;
-  const int64_t step = job.kv_heads * head_bytes<Kind>(job);
+  const int64_t step = job.kv_heads * job.head_bytes;
   int64_t block = first / job.page, offset = first - block * job.page;
   for (int64_t i = 0; i < count; ++block, offset = 0) {
     const char* row = job.cache + (blocks[block] * job.page + offset) * step;
@@ -159,6 +153,16 @@ void lines_of(const Job& job, const char* const* rows, int64_t at, int64_t count
   }
 }
 
+// What depends on the kind of the cache.
+struct Kept {
+  int64_t item, room;
+  void (*lines)(const Job&, const char* const*, int64_t, int64_t, float*, const float**);
+  RowKernels kernels;
+};
+
+template <class Kind>
+constexpr Kept kept_as = {sizeof(typename Kind::type), Kind::room, lines_of<Kind>, row_kernels<Kind>};
+
 // What heads whose kv head's columns start at byte `at` take from rows k .. k + count.
 struct Source {
   const char* const* rows;
@@ -166,29 +170,16 @@ struct Source {
 };
 
 // Rows that are no whole vectors are widened first, those of one head at a time.
-template <class Kind>
 Source source_of(const Job& job, Work& work, int64_t k, int64_t count, int64_t at) {
-  if (job.dim == job.wide) return {work.rows + k, at, column<Kind>(job, 0, true)};
-  lines_of<Kind>(job, work.rows + k, at, count, work.wide, work.keys);
+  if (job.dim == job.wide) return {work.rows + k, at, column(job, 0, true)};
+  job.kept->lines(job, work.rows + k, at, count, work.wide, work.keys);
   return {reinterpret_cast<const char* const*>(work.keys), 0, 0};
 }
 
-// Columns of `x` [rows, count] times the scales of whole numbers at byte `at` of each of the `keys`.
-template <class Kind>
-void rescale(const Job& job, const Work& work, int64_t at, int64_t count, int64_t rows, float* x) {
-  if (!Kind::room || job.dim != job.wide) return;
-  float scales[SPAN];
-  for (int64_t k = 0; k < count; ++k) scales[k] = scale_behind(work.rows[k] + at, job.dim);
-  for (int64_t k = count; k % LANES; ++k) scales[k] = 1.0f;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t k = 0; k < count; k += LANES) store(x + r * SPAN + k, load(x + r * SPAN + k) * load(scales + k));
-}
-
 // One query over keys first .. first + count of one span, for kv heads `head` .. `head + heads`.
-template <class Kind>
 void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int64_t first, int64_t count, Work& work,
                Sums& to) {
-  const RowKernels& own = job.dim == job.wide ? row_kernels<Kind>() : row_kernels<Float32>();
+  const RowKernels& own = job.dim == job.wide ? job.kept->kernels : row_kernels<Float32>;
   const int64_t rows = heads * job.group, many = (job.group + ROW_HEADS - 1) / ROW_HEADS;
   const auto each = [&](auto body) {
     for (int64_t h = 0; h < heads; ++h)
@@ -198,53 +189,49 @@ void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int
         g = next;
       }
   };
-  rows_of<Kind>(job, request, first, count, work.rows);
+  rows_of(job, request, first, count, work.rows);
   for (int64_t i = count; i % ROW_KEYS; ++i) work.rows[i] = work.rows[count - 1];
   Source from{};
   for (int64_t k = 0; k < count; k += KEYS) {
     const int64_t keys = (least(KEYS, count - k) + ROW_KEYS - 1) / ROW_KEYS * ROW_KEYS;
     each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
-      if (fresh) from = source_of<Kind>(job, work, k, keys, column<Kind>(job, head + h, false));
+      if (fresh) from = source_of(job, work, k, keys, column(job, head + h, false));
       own.scores[size](work.q + row * job.wide, job.wide, from.rows, from.at, fresh ? from.ahead : 0, keys,
                        work.scores + row * SPAN + k, SPAN);
     });
   }
-  for (int64_t h = 0; h < heads; ++h)
-    rescale<Kind>(job, work, column<Kind>(job, head + h, false), count, job.group, work.scores + h * job.group * SPAN);
   weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
-  for (int64_t h = 0; h < heads; ++h)
-    rescale<Kind>(job, work, column<Kind>(job, head + h, true), count, job.group, work.scores + h * job.group * SPAN);
   const char* const* coming = work.expected ? work.coming : work.rows;
   for (int64_t i = work.expected; i && i < count; ++i) work.coming[i] = work.coming[0];
   each([&](int64_t h, int64_t row, int64_t size, bool fresh) {
-    if (fresh) from = source_of<Kind>(job, work, 0, count, column<Kind>(job, head + h, true));
-    own.values[size](work.scores + row * SPAN, SPAN, from.rows, from.at, coming, column<Kind>(job, head + h, false), count,
+    if (fresh) from = source_of(job, work, 0, count, column(job, head + h, true));
+    own.values[size](work.scores + row * SPAN, SPAN, from.rows, from.at, coming, column(job, head + h, false), count,
                      to.values + row * job.wide, job.wide);
   });
 }
 
 // Queries at positions `oldest` onward, `rows` of them times heads, over keys first .. first + count of one span.
-template <class Kind>
 void over_lines(const Job& job, int64_t request, int64_t head, int64_t first, int64_t count, int64_t oldest,
                 int64_t rows, Work& work, Sums& to) {
-  rows_of<Kind>(job, request, first, count, work.rows);
-  lines_of<Kind>(job, work.rows, column<Kind>(job, head, false), count, work.wide, work.keys);
+  rows_of(job, request, first, count, work.rows);
+  job.kept->lines(job, work.rows, column(job, head, false), count, work.wide, work.keys);
   const int64_t columns = (count + LANES - 1) / LANES;
   for (int64_t i = count; i < columns * LANES; ++i) work.keys[i] = work.keys[count - 1];
   for (int64_t k = 0; k < columns; ++k)
     for (int64_t c = 0; c < job.wide; c += LANES)
       turn(work.keys + k * LANES, c, work.turned + c * SPAN + k * LANES, SPAN);
   product(work.q, job.wide, rows, work.columns, columns, job.dim, work.scores, SPAN);
-  for (int64_t r = 0; r < rows; ++r) {
-    float* const s = work.scores + r * SPAN;
-    const int64_t place = oldest + r / job.group - first;
+  float* s = work.scores;
+  for (int64_t r = 0, place = oldest - first; r < rows; ++place) {
     const int64_t low = job.window ? least(count, most(0, place - job.window + 1)) : 0;
     const int64_t high = most(0, least(count, place + 1));
-    for (int64_t i = 0; i < low; ++i) s[i] = NOTHING;
-    for (int64_t i = high; i < count; ++i) s[i] = NOTHING;
+    for (int64_t h = 0; h < job.group; ++h, ++r, s += SPAN) {
+      for (int64_t i = 0; i < low; ++i) s[i] = NOTHING;
+      for (int64_t i = high; i < count; ++i) s[i] = NOTHING;
+    }
   }
   weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
-  lines_of<Kind>(job, work.rows, column<Kind>(job, head, true), count, work.wide, work.keys);
+  job.kept->lines(job, work.rows, column(job, head, true), count, work.wide, work.keys);
   product(work.scores, SPAN, rows, work.keys, job.wide / LANES, count, to.values, job.wide);
 }
 
@@ -274,7 +261,6 @@ inline float* part_of(const Job& job, const Tasks& own, int64_t span, int64_t qu
 }
 
 // Queries of one block, of the heads that share a run of kv heads, over their spans or over one of them.
-template <class Kind>
 void attend(const Job& job, const Tasks& own, int64_t task, const Tasks& later, int64_t later_task, char* scratch) {
   const int64_t head = task % own.runs * own.step, at = task / own.runs, heads = least(own.step, job.kv_heads - head);
   const bool parted = own.slot >= 0, single = own.fresh == 1;
@@ -285,49 +271,50 @@ void attend(const Job& job, const Tasks& own, int64_t task, const Tasks& later, 
   const int64_t lowest = job.window ? most(0, oldest - job.window + 1) : 0;
   Work work;
   lay_out(job, rows, scratch, work);
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* from =
-        job.q + (own.row + query + r / each) * job.q_stride + (head * job.group + r % each) * job.dim;
-    float* to = work.q + r * job.wide;
-    int64_t i = 0;
-    for (; i + LANES <= job.dim; i += LANES) store(to + i, load(from + i) * job.scale);
-    if (i < job.dim) store(to + i, widen_some<Float32>(from + i, job.dim - i) * job.scale);
+  float* to = work.q;
+  for (int64_t q = 0; q < queries; ++q) {
+    const float* from = job.q + (own.row + query + q) * job.q_stride + head * job.group * job.dim;
+    for (int64_t h = 0; h < each; ++h, from += job.dim, to += job.wide) {
+      int64_t i = 0;
+      for (; i + LANES <= job.dim; i += LANES) store(to + i, load(from + i) * job.scale);
+      if (i < job.dim) store(to + i, widen_some<Float32>(from + i, job.dim - i) * job.scale);
+    }
   }
   if (!single)
     for (int64_t c = 0; c < job.dim; ++c) work.columns[c] = work.turned + c * SPAN;
   const int64_t first = parted ? own.first + at : lowest / SPAN, end = parted ? first + 1 : (last + SPAN - 1) / SPAN;
   for (int64_t span = first; span < end; ++span) {
     const int64_t from = most(span * SPAN, single ? lowest : 0), count = least((span + 1) * SPAN, last) - from;
-    Sums& to = span == first ? work.all : work.one;
+    Sums& sums = span == first ? work.all : work.one;
     if (single && span + 1 == end && later.fresh == 1) {
       // Another member may be faster and take the task; then the rows are of no use here.
       const int64_t begin = later.slot >= 0 ? (later.first + later_task / later.runs) * SPAN : later.first * SPAN;
       work.expected = least(SPAN, later.length - begin);
-      rows_of<Kind>(job, later.request, begin, work.expected, work.coming);
+      rows_of(job, later.request, begin, work.expected, work.coming);
     }
     if (single)
-      over_rows<Kind>(job, own.request, head, heads, from, count, work, to);
+      over_rows(job, own.request, head, heads, from, count, work, sums);
     else
-      over_lines<Kind>(job, own.request, head, from, count, oldest, rows, work, to);
+      over_lines(job, own.request, head, from, count, oldest, rows, work, sums);
     if (span > first)
       for (int64_t r = 0; r < rows; ++r)
         merge(work.all.values + r * job.wide, work.all.largest[r], work.all.weight[r],
               work.one.values + r * job.wide, work.one.largest[r], work.one.weight[r], job.wide);
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t place = query + r / each, own_head = head * job.group + r % each;
-    const float* values = work.all.values + r * job.wide;
-    if (parted) {
-      float* part = part_of(job, own, at, place, own_head);
-      std::memcpy(part, values, size_t(job.wide) * sizeof(float));
-      part[job.part - 2] = work.all.largest[r], part[job.part - 1] = work.all.weight[r];
-    } else {
-      finish(job, values, work.all.weight[r], job.out + ((own.row + place) * job.heads + own_head) * job.dim);
+  const float* values = work.all.values;
+  for (int64_t q = 0, r = 0; q < queries; ++q)
+    for (int64_t h = 0; h < each; ++h, ++r, values += job.wide) {
+      const int64_t place = query + q, own_head = head * job.group + h;
+      if (parted) {
+        float* part = part_of(job, own, at, place, own_head);
+        std::memcpy(part, values, size_t(job.wide) * sizeof(float));
+        part[job.part - 2] = work.all.largest[r], part[job.part - 1] = work.all.weight[r];
+      } else {
+        finish(job, values, work.all.weight[r], job.out + ((own.row + place) * job.heads + own_head) * job.dim);
+      }
     }
-  }
 }
 
-template <class Kind>
 void attend_all(const Job& job, Member& member) {
   Tasks tasks, later;
   bool left = tasks.next(job), more = later.next(job);
@@ -343,7 +330,7 @@ void attend_all(const Job& job, Member& member) {
       const int64_t next = begin + member.count;
       while (more && next >= later.end) more = later.next(job);
       if (!more) later.fresh = 0;
-      attend<Kind>(job, tasks, begin - tasks.begin, later, next - later.begin, member.scratch);
+      attend(job, tasks, begin - tasks.begin, later, next - later.begin, member.scratch);
     }
   }
 }
@@ -359,7 +346,9 @@ using namespace engine;
 ENGINE_KERNEL(engine_attention) {
   Job job = job_of(call);
   job.step = step_of(job, member.count);
-  with_kind(job.kind, [&](auto kind) { attend_all<decltype(kind)>(job, member); });
+  with_kind(call.size[9], [&](auto kind) { job.kept = &kept_as<decltype(kind)>; });
+  job.head_bytes = job.dim * job.kept->item + job.kept->room, job.side_bytes = job.side * job.kept->item;
+  attend_all(job, member);
 }
 
 // Parts of requests whose spans were spread, merged in order. The same call.

@@ -10,6 +10,7 @@ constexpr int ROW_HEADS = 4, ROW_VECTORS = 4;
 constexpr int ROW_HEADS = 3, ROW_VECTORS = 2;
 #endif
 constexpr int ROW_KEYS = 4;
+typedef float v4 __attribute__((vector_size(ROW_KEYS * 4)));
 constexpr int64_t LINE = 64;
 
 // A line that will be wanted soon starts on its way. Only what the memory takes without waiting is of use, so it goes
@@ -91,14 +92,20 @@ void scores(const float* q, int64_t dim, const char* const* rows, int64_t at, in
         for (int h = 0; h < H; ++h) total[h][i] = fma(y[h], x, total[h][i]);
       }
     }
+    const v4 scale = Kind::room ? v4{scale_behind(line[0], dim), scale_behind(line[1], dim),
+                                     scale_behind(line[2], dim), scale_behind(line[3], dim)}
+                                : v4{};
 #pragma GCC unroll 4
-    for (int h = 0; h < H; ++h)
-      folded<Add>(total[h][0], total[h][1], total[h][2], total[h][3], out + h * out_stride + k);
+    for (int h = 0; h < H; ++h) {
+      float* const found = out + h * out_stride + k;
+      folded<Add>(total[h][0], total[h][1], total[h][2], total[h][3], found);
+      if (Kind::room) store_as(found, load_as<v4>(found) * scale);
+    }
   }
 }
 
 template <class Kind, int H, int V>
-inline void some_values(const float* weights, int64_t stride, const char* const* rows, int64_t at,
+inline void some_values(const float* weights, int64_t stride, const char* const* rows, int64_t at, int64_t scale_at,
                         const char* const* coming, int64_t coming_at, int64_t keys, float* out, int64_t dim) {
   typedef typename Kind::type type;
   vf total[H][V];
@@ -108,6 +115,7 @@ inline void some_values(const float* weights, int64_t stride, const char* const*
     for (int v = 0; v < V; ++v) total[h][v] = vf{};
   for (int64_t k = 0; k < keys; ++k) {
     const type* line = reinterpret_cast<const type*>(rows[k] + at);
+    const float scale = Kind::room ? scale_behind(rows[k] + scale_at, 0) : 1.0f;
     vf x[V];
 #pragma GCC unroll 4
     for (int64_t b = 0; b < int64_t(V * LANES * sizeof(type)); b += LINE) fetch(coming[k] + coming_at + b);
@@ -115,7 +123,8 @@ inline void some_values(const float* weights, int64_t stride, const char* const*
     for (int v = 0; v < V; ++v) x[v] = Kind::widen(line + v * LANES);
 #pragma GCC unroll 4
     for (int h = 0; h < H; ++h) {
-      const vf y = broadcast(weights[h * stride + k]);
+      const float weight = weights[h * stride + k];
+      const vf y = broadcast(Kind::room ? weight * scale : weight);
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) total[h][v] = fma(y, x[v], total[h][v]);
     }
@@ -134,10 +143,10 @@ void values(const float* weights, int64_t stride, const char* const* rows, int64
   constexpr int64_t item = sizeof(typename Kind::type);
   int64_t c = 0;
   for (; c + ROW_VECTORS * LANES <= dim; c += ROW_VECTORS * LANES)
-    some_values<Kind, H, ROW_VECTORS>(weights, stride, rows, at + c * item, coming, coming_at + c * item, keys, out + c,
-                                      dim);
+    some_values<Kind, H, ROW_VECTORS>(weights, stride, rows, at + c * item, at + dim, coming, coming_at + c * item, keys,
+                                      out + c, dim);
   for (; c < dim; c += LANES)
-    some_values<Kind, H, 1>(weights, stride, rows, at + c * item, coming, coming_at + c * item, keys, out + c, dim);
+    some_values<Kind, H, 1>(weights, stride, rows, at + c * item, at + dim, coming, coming_at + c * item, keys, out + c, dim);
 }
 
 // Both for the heads of one kv head, in groups that fit the registers.
@@ -147,21 +156,16 @@ struct RowKernels {
                          float*, int64_t);
   Scores scores[ROW_HEADS];
   Values values[ROW_HEADS];
-  int64_t item;
 };
 
 template <class Kind>
-inline const RowKernels& row_kernels() {
-  static constexpr RowKernels known = {
+constexpr RowKernels row_kernels = {
 #if defined(ENGINE_AVX512) || defined(__aarch64__)
-      {scores<Kind, 1>, scores<Kind, 2>, scores<Kind, 3>, scores<Kind, 4>},
-      {values<Kind, 1>, values<Kind, 2>, values<Kind, 3>, values<Kind, 4>},
+    {scores<Kind, 1>, scores<Kind, 2>, scores<Kind, 3>, scores<Kind, 4>},
+    {values<Kind, 1>, values<Kind, 2>, values<Kind, 3>, values<Kind, 4>}};
 #else
-      {scores<Kind, 1>, scores<Kind, 2>, scores<Kind, 3>},
-      {values<Kind, 1>, values<Kind, 2>, values<Kind, 3>},
+    {scores<Kind, 1>, scores<Kind, 2>, scores<Kind, 3>},
+    {values<Kind, 1>, values<Kind, 2>, values<Kind, 3>}};
 #endif
-      sizeof(typename Kind::type)};
-  return known;
-}
 
 }  // namespace engine
