@@ -45,15 +45,15 @@ ALL = ["attention"]
 """Ops between pieces: the pieces of the whole model, three forms, most of them of C++."""
 VIEWS = [*ALL, "embedding", "add", "rotary_table", "rms_norm", "silu_and_mul", "rotary"]
 """What is left to generate are views, in one form: no C++ compiler runs."""
-LOOKUP = [*ALL, "add", "rotary_table", "split"]
+LOOKUP = [*ALL, "add", "rotary_table", "split", "rms_norm", "silu_and_mul", "select_rows"]
 """What is left is one loop of C++."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """``tokens`` of two prompts. ``rows``: label → value and reason of the start-up table. ``phases``: seconds by name.
-    ``warnings``: what was logged as one. ``programs``: names of what was run. ``error``: a ``UserError``'s text, with
-    everything else empty."""
+    ``warnings``: what was logged as one. ``programs``: names of what was run, with ``--version`` where that was all.
+    ``error``: a ``UserError``'s text, with everything else empty."""
 
     built: int = 0
     loaded: int = 0
@@ -102,8 +102,8 @@ class Starts:
         ``user``: id that the process takes for its own."""
         compilation = settings.pop("compilation_config", {})
         if level:
-            shown = {"backend": "inductor", "splitting_ops": splitting_ops or VIEWS, "cudagraph_capture_sizes": [1, 2]}
-            compilation = {**shown, **compilation}
+            shown = {"backend": "inductor", "custom_ops": ["none"], "splitting_ops": splitting_ops or VIEWS}
+            compilation = {**shown, "cudagraph_capture_sizes": [1, 2], **compilation}
         given = {
             "model": str(self.model), "platform": "cpu", "dtype": "float32", "max_model_len": 64,
             "max_num_batched_tokens": 64, "max_num_seqs": 4, "kv_cache_memory_bytes": 40 * PAGE_BYTES,
@@ -168,7 +168,9 @@ def _start(order: Mapping[str, Any]) -> dict[str, Any]:
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen":
-            programs.append(os.path.basename(os.fsdecode(arguments[0] or arguments[1][0])))
+            words = [os.fsdecode(word) for word in arguments[1]]
+            name = os.path.basename(os.fsdecode(arguments[0] or words[0]))
+            programs.append(f"{name} --version" if words[1:] == ["--version"] else name)
 
     sys.addaudithook(hear)
 
@@ -210,6 +212,10 @@ def _serve() -> None:
 
     for name in IMPORTED:
         import_module(name)
+    # Kernels of the host are no pieces, and take as long as all that is looked at here: they are compiled once.
+    native = import_module("platforms.cpu.native")
+    kernels = native.cache_folder(os.environ)
+    native.cache_folder = lambda environ: kernels
     for line in sys.stdin:
         child = os.fork()
         if not child:
