@@ -93,7 +93,7 @@ def library_for(profile: DeviceProfile, compiler: str, folder: Path, jobs: int, 
         return place
     with ExitStack() as stack:
         try:
-            work = stack.enter_context(working_folder(folder, key, 2 * SECONDS))
+            work = stack.enter_context(working_folder(folder, key, SECONDS))
         except OSError:
             # A cache that cannot be written costs each start its compilation, and nothing else.
             work = Path(tempfile.mkdtemp(prefix=UNKEPT))
@@ -131,53 +131,76 @@ def drop_unkept(path: Path) -> bool:
 
 
 def compile_all(compiler: str, flags: Sequence[str], work: Path, jobs: int) -> None:
-    """Objects and the library into ``work``. Raises ``DeviceError``."""
+    """Objects and the library into ``work``. Raises ``DeviceError``; no compiler outlives the call."""
     waiting = [(source, work / f"{source.stem}.o") for source in sources()]
     objects = [str(made) for _, made in waiting]
     waiting.sort(key=lambda pair: -pair[0].stat().st_size)
-    running: list[tuple[str, subprocess.Popen[str]]] = []
+    running: list[_Started] = []
     try:
         while waiting or running:
             while waiting and len(running) < max(1, jobs):
                 source, made = waiting.pop(0)
                 command = [compiler, *COMMON, *flags, "-c", str(source), "-o", str(made)]
-                running.append((source.name, _started(command)))
-            name, process = running.pop(0)
-            _finish(process, f"compile {name}")
+                running.append(_Started(command, f"compile {source.name}"))
+            for done in [one for one in running if one.done()]:
+                running.remove(done)
+                done.said()
+            time.sleep(POLL_SECONDS)
     finally:
-        for _, process in running:
-            process.kill()
-            process.wait()
+        for one in running:
+            one.stop()
     _run([compiler, "-shared", "-pthread", *flags, *objects, "-o", str(work / NAME)], "link the kernels")
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[str]:
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except OSError as error:
-        raise DeviceError(f"{command[0]} cannot be started: {error}; repair the compiler, or remove it") from error
+class _Started:
+    """A compiler at work, in a session of its own: what it started ends with it."""
 
+    def __init__(self, command: Sequence[str], task: str) -> None:
+        self._task, self._end = task, time.monotonic() + SECONDS
+        self._out = tempfile.TemporaryFile()
+        environment = {**os.environ, "LC_ALL": "C"}
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._out.close()
+            raise DeviceError(f"{command[0]} cannot be started: {error}; repair the compiler, or remove it") from error
 
-def _finish(process: subprocess.Popen[str], task: str) -> str:
-    try:
-        said, _ = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
-        process.wait()
-        raise DeviceError(f"the compiler did not {task} within {SECONDS:.0f} s") from error
-    if process.returncode:
-        lines = [line for line in said.splitlines() if "error" in line] or said.splitlines() or ["without a word"]
-        raise DeviceError(f"the compiler did not {task} (status {process.returncode}): {lines[0][:300]}")
-    return said
+    def done(self) -> bool:
+        return self._process.poll() is not None or time.monotonic() > self._end
+
+    def said(self) -> str:
+        """What it printed. Raises ``DeviceError`` where it failed, or is not done: then it was given up."""
+        late = self._process.poll() is None
+        self.stop()
+        self._out.seek(0)
+        with self._out:
+            text = self._out.read().decode("utf-8", "replace")
+        if late:
+            raise DeviceError(f"the compiler did not {self._task} within {SECONDS:.0f} s")
+        if code := self._process.returncode:
+            lines = [line for line in text.splitlines() if "error" in line] or text.splitlines() or ["without a word"]
+            raise DeviceError(f"the compiler did not {self._task} (status {code}): {lines[0][:300]}")
+        return text
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
 def _run(command: Sequence[str], task: str) -> str:
-    return _finish(_started(command), task)
+    started = _Started(command, task)
+    try:
+        while not started.done():
+            time.sleep(POLL_SECONDS)
+        return started.said()
+    finally:
+        started.stop()
