@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import rmtree
 
@@ -20,7 +22,8 @@ UNKEPT = "engine-kernels-"
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=default", "-pthread")
 """No contraction: a sum is the same whichever loop makes it."""
 SECONDS = 300.0
-"""After which a compiler is given up; all of them together take about ten on two cores."""
+"""After which a compiler is given up. All of them together take fifteen on two idle cores; on busy ones, many more."""
+POLL_SECONDS = 0.01
 
 _X86 = {
     "isa.avx_vnni": ("-mavxvnni",),
@@ -157,7 +160,7 @@ class _Started:
 
     def __init__(self, command: Sequence[str], task: str) -> None:
         self._task, self._end = task, time.monotonic() + SECONDS
-        self._out = tempfile.TemporaryFile()
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {**os.environ, "LC_ALL": "C"}
         try:
             self._process = subprocess.Popen(
