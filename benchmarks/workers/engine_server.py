@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
+import selectors
+import socket
 import subprocess
 import sys
 import time
@@ -41,7 +42,7 @@ class Server:
     def generate(self, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
         """``others``: processors that were busy with neither the server nor this process."""
         begin, own, all_ = time.perf_counter(), sum(self._cpu().values()), _machine()
-        made = asyncio.run(self._streams(prompts, tokens))
+        made = self.streams(prompts, tokens)
         seconds = time.perf_counter() - begin
         assert made == [tokens] * len(prompts), made
         after = self._cpu()
@@ -56,32 +57,31 @@ class Server:
         assert before.keys() == after.keys()
         return {"percent": 100 * (sum(after.values()) - sum(before.values())) / seconds}
 
-    async def _streams(self, prompts: list[list[int]], tokens: int) -> list[int]:
-        return await asyncio.gather(*(self._stream(prompt, tokens) for prompt in prompts))
+    def streams(self, prompts: list[list[int]], tokens: int) -> list[int]:
+        """Tokens that the server says it made for each prompt, all asked at once. Every event is received as it comes;
+        the last one is read."""
+        with selectors.DefaultSelector() as ready:
+            made = [0] * len(prompts)
+            for place, prompt in enumerate(prompts):
+                connection = socket.create_connection((self.host, self.port))
+                connection.sendall(self._request(prompt, tokens))
+                ready.register(connection, selectors.EVENT_READ, (place, []))
+            while ready.get_map():
+                for key, _ in ready.select():
+                    place, parts = key.data
+                    part = key.fileobj.recv(1 << 16)
+                    parts.append(part)
+                    if not part:
+                        ready.unregister(key.fileobj)
+                        key.fileobj.close()
+                        made[place] = _counted(b"".join(parts), tokens)
+        return made
 
-    async def _stream(self, prompt: list[int], tokens: int) -> int:
-        """Tokens that the server says it made."""
-        body = json.dumps(
-            {
-                "prompt": prompt,
-                "max_tokens": tokens,
-                "temperature": 0,
-                "ignore_eos": True,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-        ).encode()
+    def _request(self, prompt: list[int], tokens: int) -> bytes:
+        asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        body = json.dumps({**asked, "stream": True, "stream_options": {"include_usage": True}}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n"
-        reader, writer = await asyncio.open_connection(self.host, self.port)
-        writer.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + body)
-        count = 0
-        async for line in reader:
-            if line.startswith(b"data: {"):
-                event = json.loads(line[6:])
-                if event.get("usage"):
-                    count = event["usage"]["completion_tokens"]
-        writer.close()
-        return count
+        return f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + body
 
     def _cpu(self, client: bool = True) -> dict[int, float]:
         """Seconds of the server's processes, and of this one."""
@@ -91,6 +91,14 @@ class Server:
                 int(task.read_text().split()[0]) / 1e9 for task in Path(f"/proc/{pid}/task").glob("*/schedstat")
             )
         return found
+
+
+def _counted(answer: bytes, tokens: int) -> int:
+    """What the last event but ``[DONE]`` counts. A stream that came in lumps is none."""
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    assert len(events) > tokens // 2, f"{len(events)} events for {tokens} tokens"
+    found: int = events[-1]["usage"]["completion_tokens"]
+    return found
 
 
 def _children(parent: int) -> list[int]:
