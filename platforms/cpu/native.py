@@ -27,8 +27,8 @@ MASK_BITS = 64
 
 def with_kernels(machine: Machine, profile: DeviceProfile, threads: Threads) -> DeviceProfile:
     """The profile once kernels are loaded for it, with their threads: out of a bundle that is in use, as they were
-    compiled before, or compiled now. Without their feature, and with the reason, where they cannot be had, which is a
-    warning. Raises ``DeviceError`` where a bundle must have them and has not."""
+    compiled before, or compiled now. Without their feature, and with the reason, where they cannot be had. Raises
+    ``DeviceError`` where a bundle must have them and has not."""
     flags, bundle = all_flags(profile, machine), installed()
     place = bundle.take(flags) if bundle is not None else None
     if bundle is not None and place is not None:
@@ -45,7 +45,9 @@ def with_kernels(machine: Machine, profile: DeviceProfile, threads: Threads) -> 
     try:
         return _made(machine, profile, threads, folder, flags)
     except DeviceError as error:
-        logger.warning("compiled kernels are not used: %s", error)
+        # What the probe promised and is not there the engine tells by itself.
+        level = logging.INFO if KERNELS in profile.features else logging.WARNING
+        logger.log(level, "compiled kernels are not used: %s", error)
         evidence = {**profile.evidence, f"features.{KERNELS}": str(error)}
         return dataclasses.replace(profile, features=profile.features - {KERNELS}, evidence=evidence)
 

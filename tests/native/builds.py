@@ -23,6 +23,7 @@ ROOT = HERE.parents[1]
 OWN, NARROW, PORTABLE = "", "avx512f,avx_vnni", "avx"
 """Hidden flags: none; those of wide vectors; everything that our sources have a branch for."""
 JOBS = 2
+STRICT = ("-Wall", "-Wextra", "-Werror")
 STEPS = ("prefill", "decode-1", "decode-8")
 """What is recorded."""
 
@@ -69,7 +70,7 @@ def made(source: str, into: Path, *extra: str, by: str = "") -> Path:
     """A program of a source of the tests, or with ``-shared`` among ``extra`` a library."""
     into.mkdir(parents=True, exist_ok=True)
     path = into / f"{Path(source).stem}{'.so' if '-shared' in extra else ''}"
-    command = [by or compiler(), *COMMON, "-Wall", "-Wextra", "-Werror", *extra, f"-I{SOURCES}", str(HERE / source)]
+    command = [by or compiler(), *COMMON, *STRICT, *extra, f"-I{SOURCES}", str(HERE / source)]
     done = subprocess.run([*command, "-o", str(path), "-ldl"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return path

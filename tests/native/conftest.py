@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.builds import NARROW, OWN, library_of, program
+from tests.native.builds import NARROW, OWN, STRICT, library_of, program
 
 
 def _recorded(hidden: str, folder: Path) -> dict[str, Path]:
-    library_of(hidden)
-    done = program("tests.native.recording", str(folder), hidden=hidden)
+    library_of(hidden, STRICT)
+    done = program("tests.native.recording", str(folder), hidden=hidden, extra=STRICT)
     assert done.returncode == 0, done.stdout[-4000:]
     return {file.stem: file for file in sorted(folder.glob("*.replay"))}
 

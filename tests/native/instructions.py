@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernels_cpu.build import version_of
-from tests.native.builds import NARROW, ROOT, compiler, driver, library_of, program
+from tests.native.builds import NARROW, ROOT, STRICT, compiler, driver, library_of, program
 
 GOLDEN = ROOT / "tests" / "golden" / "instructions.json"
 COUNTED = ("decode-1", "decode-8")
@@ -43,7 +43,7 @@ def count(recording: Path, folder: Path) -> dict[str, int]:
     """Of one replay by one thread: symbol of a kernel → instructions, with all that it calls."""
     out = folder / f"{recording.stem}.callgrind"
     tool = [valgrind(), "--tool=callgrind", "--toggle-collect=engine_run", f"--callgrind-out-file={out}"]
-    words = [str(driver(folder)), str(library_of(NARROW)), str(recording), "1", "1"]
+    words = [str(driver(folder)), str(library_of(NARROW, STRICT)), str(recording), "1", "1"]
     done = subprocess.run([*tool, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return read(out.read_text())
@@ -90,8 +90,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="instructions-"))
     # As in tests/conftest.py: a library that others made is no reason not to make it.
     os.environ.setdefault("ENGINE_CACHE_ROOT", str(folder / "cache"))
-    library_of(NARROW)
-    done = program("tests.native.recording", str(folder), hidden=NARROW)
+    library_of(NARROW, STRICT)
+    done = program("tests.native.recording", str(folder), hidden=NARROW, extra=STRICT)
     if done.returncode:
         print(done.stdout)
         return 1

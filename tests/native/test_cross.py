@@ -14,9 +14,8 @@ import pytest
 from kernels_cpu.build import compile_all, flags_for, library_for
 from platforms.cpu.native import cache_folder
 from platforms.cpu.targets import TARGETS
-from tests.native.builds import JOBS, STEPS, compiler, driver, replayed
+from tests.native.builds import JOBS, STEPS, STRICT, compiler, driver, replayed
 
-STRICT = ("-Wall", "-Wextra", "-Werror")
 # What optimises takes half as long again, and the libraries that other tests run are optimised.
 PLAIN = ("-O0", *STRICT)
 RUN = "armv8.2"
@@ -24,7 +23,9 @@ BARE = {
     f"bare {family}": dataclasses.replace(TARGETS[like], arch=family, features=frozenset())
     for family, like in (("x86-64", "x86-64-v2"), ("arm64", RUN))
 }
-COMPILED = {name: profile for name, profile in (TARGETS | BARE).items() if name != RUN}
+ELSEWHERE = {RUN, *(["x86-64-v2", "x86-64-v3", "bare x86-64"] if platform.machine() == "x86_64" else [])}
+"""Compiled as strictly by tests that run them."""
+COMPILED = {name: profile for name, profile in (TARGETS | BARE).items() if name not in ELSEWHERE}
 FAMILIES = {"x86_64": "x86-64", "aarch64": "arm64"}
 CROSS = {"arm64": "aarch64-linux-gnu-g++", "x86-64": "x86_64-linux-gnu-g++"}
 PACKAGES = {
@@ -34,7 +35,7 @@ PACKAGES = {
 }
 LIBRARIES = "/usr/aarch64-linux-gnu"
 FORM = rb"_(avx2|portable)\0+"
-NEAR = 0.02
+NEAR = 0.05
 """Of the largest logit. Sums of other vectors differ in the last bits, and so, seldom, does what is rounded to int8."""
 
 

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.native import instructions
-from tests.native.builds import NARROW, OWN, STEPS, driver, library_of, made, replayed
+from tests.native.builds import NARROW, OWN, STEPS, STRICT, driver, library_of, made, replayed
 
 THREADS = ("-fsanitize=thread", "-O1", "-g1", "-w")
 RACED = 66
@@ -20,7 +20,7 @@ RACED = 66
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("members", [1, 3])
 def test_a_replay_needs_nothing_but_what_was_recorded(members, step, narrow, tmp_path):
-    done = replayed(driver(tmp_path), library_of(NARROW), narrow[step], members, 5)
+    done = replayed(driver(tmp_path), library_of(NARROW, STRICT), narrow[step], members, 5)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -28,7 +28,7 @@ def test_a_replay_that_differs_is_told(narrow, tmp_path):
     text = bytearray(narrow["decode-1"].read_bytes())
     text[-8] ^= 1
     (tmp_path / "other.replay").write_bytes(text)
-    done = replayed(driver(tmp_path), library_of(NARROW), tmp_path / "other.replay", 1, 1)
+    done = replayed(driver(tmp_path), library_of(NARROW, STRICT), tmp_path / "other.replay", 1, 1)
     assert done.returncode == 1 and "differs at byte" in done.stderr, done.stdout + done.stderr
 
 
