@@ -167,6 +167,16 @@ def test_sigterm_under_load_drains_and_exits_zero() -> None:
         assert server.is_alone()
 
 
+def test_a_server_with_nothing_to_do_rests(server: LiveServer) -> None:
+    assert server.post("/v1/completions", prompt="Hello", max_tokens=8).status_code == 200
+    assert server.is_idle()
+    time.sleep(1)  # kernels' threads look for more for a while
+    before, begin = server.cpu_seconds(), time.monotonic()
+    time.sleep(5)
+    used = (server.cpu_seconds() - before) / (time.monotonic() - begin)
+    assert used < 0.03, f"{100 * used:.1f} % of a processor"
+
+
 def test_a_core_that_dies_turns_health_to_503_and_ends_the_server() -> None:
     with live_server("--max-model-len", "512", "--kv-cache-memory-bytes", "256M") as server:
         assert httpx.get(server.url + "/health").status_code == 200
