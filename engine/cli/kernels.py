@@ -10,7 +10,7 @@ from engine.errors import UserError
 USAGE = "report|build [MODEL] [flags]"
 DETAILS = """
 engine kernels report [MODEL] [--platform NAME[:TARGET]] [--json]
-engine kernels build [MODEL] --platform NAME:TARGET [--out DIR] [--json]
+engine kernels build [MODEL] --platform NAME[:TARGET] [--out DIR] [--json]
 
   Both take the settings that `engine explain` takes, and need no device;
   --help=all lists them. 0 when all is well, 1 when something is not.
@@ -24,7 +24,9 @@ engine kernels build [MODEL] --platform NAME:TARGET [--out DIR] [--json]
   build compiles into a folder DIR [kernels-NAME-ARCH], and only the rows that
   one plan has chosen, but for its steps of every size by powers of two and
   for those of its graphs. A worker on that device which is started with
-  --kernel-bundle DIR and the same flags takes them from there.
+  --kernel-bundle DIR and the same flags takes them from there. A platform's
+  name alone means the device that is here. Where all rows share one library,
+  that is the one kernel to compile, and any plan's flags will do.
 
 Figures of the report
 
