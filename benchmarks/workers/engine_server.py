@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +31,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=_end_with_parent,
         )
         assert self.server.stdout is not None
         said = []
@@ -91,6 +94,11 @@ class Server:
                 int(task.read_text().split()[0]) / 1e9 for task in Path(f"/proc/{pid}/task").glob("*/schedstat")
             )
         return found
+
+
+def _end_with_parent() -> None:
+    """Linux's wish for a signal when whoever started this process is gone."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _counted(answer: bytes, tokens: int) -> int:
