@@ -76,9 +76,12 @@ def made(source: str, into: Path, *extra: str, by: str = "") -> Path:
     return path
 
 
-def driver(into: Path, *extra: str, by: str = "") -> Path:
-    """The program that replays recordings."""
-    return made("driver.cpp", into, *extra, by=by)
+@cache
+def driver(*extra: str, by: str = "") -> Path:
+    """The program that replays recordings, made once for all tests of a run."""
+    folder = cache_folder(os.environ)
+    folder.mkdir(parents=True, exist_ok=True)
+    return made("driver.cpp", Path(tempfile.mkdtemp(prefix="driver-", dir=folder)), *extra, by=by)
 
 
 def replayed(

@@ -43,7 +43,7 @@ def count(recording: Path, folder: Path) -> dict[str, int]:
     """Of one replay by one thread: symbol of a kernel → instructions, with all that it calls."""
     out = folder / f"{recording.stem}.callgrind"
     tool = [valgrind(), "--tool=callgrind", "--toggle-collect=engine_run", f"--callgrind-out-file={out}"]
-    words = [str(driver(folder)), str(library_of(NARROW, STRICT)), str(recording), "1", "1"]
+    words = [str(driver()), str(library_of(NARROW, STRICT)), str(recording), "1", "1"]
     done = subprocess.run([*tool, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return read(out.read_text())

@@ -59,6 +59,14 @@ def test_where_one_source_fails_the_other_compilers_end_too(compiler, tmp_path):
     assert ended(tmp_path)
 
 
+def test_one_that_refuses_to_work_is_quoted(tmp_path):
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\necho no license >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(DeviceError, match=r"did not say its version \(status 1\): no license"):
+        build.library_for(profile_of(), str(broken), tmp_path / "cache", 2)
+
+
 def test_one_that_cannot_be_started_is_named(tmp_path):
     broken = tmp_path / "g++"
     broken.write_bytes(b"\x7fELF nothing")

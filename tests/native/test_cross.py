@@ -14,7 +14,7 @@ import pytest
 from kernels_cpu.build import compile_all, flags_for, library_for
 from platforms.cpu.native import cache_folder
 from platforms.cpu.targets import TARGETS
-from tests.native.builds import JOBS, STEPS, STRICT, compiler, driver, replayed
+from tests.native.builds import JOBS, STEPS, STRICT, compiler, driver, profile_of, replayed
 
 # What optimises takes half as long again, and the libraries that other tests run are optimised.
 PLAIN = ("-O0", *STRICT)
@@ -23,7 +23,8 @@ BARE = {
     f"bare {family}": dataclasses.replace(TARGETS[like], arch=family, features=frozenset())
     for family, like in (("x86-64", "x86-64-v2"), ("arm64", RUN))
 }
-ELSEWHERE = {RUN, *(["x86-64-v2", "x86-64-v3", "bare x86-64"] if platform.machine() == "x86_64" else [])}
+HERE = ("x86-64-v2", "x86-64-v3", "bare x86-64", profile_of().arch) if platform.machine() == "x86_64" else ()
+ELSEWHERE = {RUN, *HERE}
 """Compiled as strictly by tests that run them."""
 COMPILED = {name: profile for name, profile in (TARGETS | BARE).items() if name not in ELSEWHERE}
 FAMILIES = {"x86_64": "x86-64", "aarch64": "arm64"}
@@ -62,7 +63,7 @@ def test_kernels_for_arm_give_what_was_recorded_here(narrow, tmp_path):
     emulator = () if own else (needed("qemu-aarch64"), "-L", LIBRARIES)
     by = compiler_for("arm64")
     library = library_for(TARGETS[RUN], by, cache_folder(os.environ), JOBS, STRICT)
-    program = driver(tmp_path, *flags_for(TARGETS[RUN]), by=by)
+    program = driver(*flags_for(TARGETS[RUN]), by=by)
     for step in STEPS:
         recording = tmp_path / f"{step}.replay"
         recording.write_bytes(re.sub(FORM, lambda form: b"_neon".ljust(len(form[0]), b"\0"), narrow[step].read_bytes()))

@@ -19,8 +19,8 @@ RACED = 66
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("members", [1, 3])
-def test_a_replay_needs_nothing_but_what_was_recorded(members, step, narrow, tmp_path):
-    done = replayed(driver(tmp_path), library_of(NARROW, STRICT), narrow[step], members, 5)
+def test_a_replay_needs_nothing_but_what_was_recorded(members, step, narrow):
+    done = replayed(driver(), library_of(NARROW, STRICT), narrow[step], members, 5)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -28,29 +28,29 @@ def test_a_replay_that_differs_is_told(narrow, tmp_path):
     text = bytearray(narrow["decode-1"].read_bytes())
     text[-8] ^= 1
     (tmp_path / "other.replay").write_bytes(text)
-    done = replayed(driver(tmp_path), library_of(NARROW, STRICT), tmp_path / "other.replay", 1, 1)
+    done = replayed(driver(), library_of(NARROW, STRICT), tmp_path / "other.replay", 1, 1)
     assert done.returncode == 1 and "differs at byte" in done.stderr, done.stdout + done.stderr
 
 
-def watched(library, *words, folder):
+def watched(library, *words):
     # Newer systems place programs where ThreadSanitizer keeps its own memory.
     fixed = (shutil.which("setarch") or "setarch", os.uname().machine, "-R")
     can = subprocess.run([*fixed, "true"], capture_output=True).returncode == 0
-    return replayed(driver(folder, *THREADS), library, *words, by=fixed if can else ())
+    return replayed(driver(*THREADS), library, *words, by=fixed if can else ())
 
 
 @pytest.mark.parametrize("hidden", [OWN, NARROW], ids=["own", "narrow"])
-def test_members_of_the_team_do_not_race(hidden, own, narrow, tmp_path):
+def test_members_of_the_team_do_not_race(hidden, own, narrow):
     library = library_of(hidden, THREADS)
     for step, recording in (own if hidden == OWN else narrow).items():
         for members in (2, 4):
-            done = watched(library, recording, members, 6, folder=tmp_path)
+            done = watched(library, recording, members, 6)
             assert done.returncode == 0, f"{step}, {members} members: {done.stdout}{done.stderr[-4000:]}"
 
 
 def test_a_race_between_members_is_found(tmp_path):
     seeds = made("seeds.cpp", tmp_path, "-shared", *THREADS, str(library_of(NARROW, THREADS)))
-    done = watched(seeds, "seed_race", 2, folder=tmp_path)
+    done = watched(seeds, "seed_race", 2)
     assert done.returncode == RACED and "data race" in done.stderr, done.stdout + done.stderr
 
 

@@ -15,6 +15,7 @@ FLAGS = (
     "-fno-sanitize=null,object-size,vptr",
     "-fno-sanitize-recover=undefined",
     "--param=asan-stack=0",
+    "--param=asan-instrumentation-with-call-threshold=200",
     "-O1",
     "-g1",
     "-w",
@@ -47,11 +48,11 @@ def test_a_byte_behind_a_tensor_is_found(tmp_path):
 def test_what_else_the_sanitizers_are_there_for_is_found(kernel, said, tmp_path):
     flags = (*FLAGS, str(library_of(OWN, FLAGS)))
     seeds = made("seeds.cpp", tmp_path, "-shared", *flags)
-    done = replayed(driver(tmp_path, *FLAGS), seeds, kernel, 2)
+    done = replayed(driver(*FLAGS), seeds, kernel, 2)
     assert done.returncode != 0 and said in done.stderr, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_replays_stay_within_what_was_recorded(step, own, tmp_path):
-    done = replayed(driver(tmp_path, *FLAGS), library_of(OWN, FLAGS), own[step], 2, 2)
+def test_replays_stay_within_what_was_recorded(step, own):
+    done = replayed(driver(*FLAGS), library_of(OWN, FLAGS), own[step], 2, 2)
     assert done.returncode == 0, done.stderr[-3000:]
