@@ -37,6 +37,7 @@ def pack(weights: tuple[Any, ...], attributes: Mapping[str, Any]) -> tuple[Any, 
     with torch.inference_mode():
         found = pages(packed_length(count, depth * STRIP))
         strips = found[: -(-count // STRIP) * depth * STRIP].view(-1, depth // STEP, STRIP, STEP)
+        part: Any
         for begin in range(0, count, PART):
             part = weight[begin : begin + PART].view(torch.uint8) ^ 128
             part = torch.nn.functional.pad(part, (0, blocks * block - width, 0, -len(part) % STRIP))
