@@ -1,12 +1,18 @@
-"""The numbers that count: greedy tokens in float32 equal transformers', however the work was cut up."""
+"""The numbers that count: greedy tokens in float32 equal transformers', however the work was cut up. With weights in
+the blocks that they are stored in, and activations of 8 bits, scores stay close to theirs, and tokens depend neither on
+levels nor on graphs."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
 from engine import LLM, SamplingParams
+from engine.batch import Batch
 from engine.plan_values import Plan
+from engine.runner import Handle
 from engine.tokenizer import load_tokenizer
 from tests.checkpoints import builtin_gguf, hf_config, random_weights, write_hf
 from tests.reference_model import greedy, reference_model
@@ -22,9 +28,24 @@ PROMPTS = (
     "The three primary colours are red,",
     "<|im_start|>user\nWhat is gravity?<|im_end|>\n<|im_start|>assistant\n",
 )
+TEXT = """The steam engine changed how people lived and worked. Before it, most goods were made at home or in small
+shops, and power came from muscles, wind and water. James Watt did not invent the engine, but he made it far better: a
+condenser of its own kept the cylinder hot, so that much less coal was burnt for the same work. By 1800 hundreds of his
+machines were pumping water out of mines and turning the wheels of mills.
+
+def mean(values):
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+Question: What is the boiling point of water at sea level?
+Answer: Water boils at 100 degrees Celsius, which is 212 degrees Fahrenheit.
+"""
 LENGTH = 64
 pytestmark = pytest.mark.timeout(1200)
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
+FLOAT32 = {"dtype": "float32", "kv_cache_dtype": "float32"}
 PAGE_BYTES = 30 * 16 * 3 * (64 + 64) * 4
 
 
@@ -40,7 +61,7 @@ def truth(prompts: list[list[int]]) -> list[list[int]]:
 
 
 def run(prompts: list[list[int]], params: SamplingParams = GREEDY, **settings: object) -> tuple[list[list[int]], Plan]:
-    settings = {"model": str(builtin_gguf()), "dtype": "float32", "max_model_len": 512, **settings}
+    settings = {**FLOAT32, "model": str(builtin_gguf()), "max_model_len": 512, **settings}
     with LLM(**settings) as llm:
         found = [result.outputs[0].token_ids for result in llm.generate(prompts, params, use_tqdm=False)]
         plan = llm.plan
@@ -70,10 +91,8 @@ def test_batched_in_chunks_with_and_without_prefix_cache(
 
 
 def test_under_forced_preemption(prompts: list[list[int]], truth: list[list[int]]) -> None:
-    with LLM(
-        model=str(builtin_gguf()), dtype="float32", kernels="reference", max_model_len=128,
-        kv_cache_memory_bytes=14 * PAGE_BYTES,
-    ) as llm:
+    little = {"kernels": "reference", "max_model_len": 128, "kv_cache_memory_bytes": 14 * PAGE_BYTES}
+    with LLM(model=str(builtin_gguf()), **little, **FLOAT32) as llm:
         found = [list(r.outputs[0].token_ids) for r in llm.generate(prompts, GREEDY, use_tqdm=False)]
         assert llm._core.stats().preemptions > 0
     assert found == truth
@@ -81,7 +100,7 @@ def test_under_forced_preemption(prompts: list[list[int]], truth: list[list[int]
 
 def test_repeated_prompts_come_out_of_the_prefix_cache(prompts: list[list[int]]) -> None:
     long = [(prompts[1] * 4)[:48]]
-    with LLM(model=str(builtin_gguf()), dtype="float32", kernels="reference", max_model_len=256) as llm:
+    with LLM(model=str(builtin_gguf()), kernels="reference", max_model_len=256, **FLOAT32) as llm:
         params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
         first, second = (llm.generate(long, params, use_tqdm=False)[0] for _ in range(2))
     assert list(first.outputs[0].token_ids) == list(second.outputs[0].token_ids)
@@ -90,16 +109,75 @@ def test_repeated_prompts_come_out_of_the_prefix_cache(prompts: list[list[int]])
 
 @pytest.mark.parametrize(("kernels", "fused"), [("reference", [0, 0, 0]), ("auto", [0, 0, 30])])
 def test_levels_give_the_same_tokens_and_the_plan_shows_what_differs(
-    prompts: list[list[int]], truth: list[list[int]], kernels: str, fused: list[int]
+    prompts: list[list[int]], truth: list[list[int]], unpacked: Path, kernels: str, fused: list[int]
 ) -> None:
     matched, requested = [], []
     for level in (0, 1, 2):
-        found, plan = run(prompts, optimization_level=level, kernels=kernels)
-        assert found == truth
+        found, plan = run(prompts, model=str(unpacked), optimization_level=level, kernels=kernels)
+        assert plan["model.quantization"] is None and found == truth
         report = next(row for row in plan.fusions if row.rule == "fuse_rope_kvcache")
         matched.append(report.matched)
         requested.append(report.requested)
     assert (matched, requested) == (fused, [False, False, True])
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model as its authors' own files would hold it: dense, in float32."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    model = reference_model()
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    same = {name: getattr(model.config, name) for name in (*sizes, "num_key_value_heads", "rms_norm_eps")}
+    config = hf_config(**same, max_position_embeddings=8192, rope_theta=100000.0, tie_word_embeddings=True)
+    write_hf(folder, config, weights)
+    write_word_tokenizer(folder, config["vocab_size"])
+    return folder
+
+
+def scores(ids: list[int], **settings: object) -> tuple[torch.Tensor, Plan]:
+    """Logarithms of probabilities at every position but the last, as the sampler is given them to score a prompt."""
+    parts: list[torch.Tensor] = []
+    with LLM(model=str(builtin_gguf()), max_model_len=512, **settings) as llm:
+        runner = llm._open_core()._worker.runner
+        submit = runner.submit
+
+        def kept(batch: Batch) -> Handle:
+            handle = submit(batch)
+            parts.extend(handle.logits[rows.start : rows.stop].double().cpu() for rows in handle.scored.values())
+            return handle
+
+        runner.submit = kept  # type: ignore[method-assign]
+        llm.generate([ids], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0), use_tqdm=False)
+        plan = llm.plan
+    found = torch.cat(parts).log_softmax(-1)
+    assert len(found) == len(ids) - 1
+    return found, plan
+
+
+@pytest.fixture(scope="module")
+def text() -> list[int]:
+    return load_tokenizer(builtin_gguf()).encode(TEXT)
+
+
+@pytest.mark.parametrize("chunk", [512, 16])
+def test_scores_of_packed_weights_are_close_to_those_of_float32(text: list[int], chunk: int) -> None:
+    with torch.inference_mode():
+        truth = reference_model()(torch.tensor([text])).logits[0, :-1].double().log_softmax(-1)
+    found, plan = scores(text, max_num_batched_tokens=chunk, max_num_seqs=8)
+    divergence = (truth.exp() * (truth - found)).sum(-1)
+    agree = (truth.argmax(-1) == found.argmax(-1)).double().mean()
+    assert len(divergence) > 150 and divergence.mean() <= 0.01 and agree >= 0.95, plan.decisions["model.quantization"]
+    exact, dense = scores(text, kernels="reference", **FLOAT32)
+    assert dense["model.quantization"] is None and (exact - truth).abs().max() < 1e-3
+
+
+def test_tokens_of_packed_weights_depend_on_no_level_and_on_no_graph(prompts: list[list[int]]) -> None:
+    """Eager, in pieces, and whole steps replayed; with what a level fuses, and without."""
+    ways: list[dict[str, object]] = [{"optimization_level": level} for level in range(4)]
+    ways += [{"compilation_config": {"graph_mode": mode}} for mode in ("NONE", "PIECEWISE", "FULL")]
+    found = {str(way): run(prompts, kv_cache_dtype="auto", **way)[0] for way in ways}
+    assert len({str(tokens) for tokens in found.values()}) == 1, found
 
 
 TINY = {
