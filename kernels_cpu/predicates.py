@@ -59,5 +59,5 @@ COMPILED = feature("kernel.cxx")
 
 def native(op: str, name: str, target: str, **more: object) -> Kernel:
     """A row of ours: ``target`` below ``kernels_cpu.native``. A result never depends on its neighbours."""
-    given = {"needs": COMPILED, "priority": 20, "batch_invariant": True, "build": "kernels_cpu.bundle:build", **more}
+    given = {"needs": COMPILED, "priority": 20, "batch_invariant": True, "build": "platforms.cpu.bundle:build", **more}
     return Kernel(op, name, f"kernels_cpu.native.{target}", **given)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernels_cpu.build import compiled_before, drop_unkept, flags_for, library_for
-from kernels_cpu.bundle import all_flags, installed
 from kernels_cpu.library import load, open_library
 from platforms.contract import DeviceError, DeviceProfile
+from platforms.cpu.bundle import all_flags, installed
 from platforms.cpu.compilers import KERNELS, with_library
 from platforms.cpu.threads import Threads
 from platforms.machine import Machine

@@ -18,12 +18,11 @@ from engine.errors import UserError
 from engine.fusion import RULES, all_ops
 from engine.kernels.bundle_folder import MANIFEST
 from engine.kernels.units import units_of
-from kernels_cpu import bundle
 from kernels_cpu.build import compiled_before, library_for
-from kernels_cpu.bundle import Unit, all_flags, installed, uninstall
 from kernels_cpu.manifest import KERNELS
 from platforms.contract import DeviceError, DeviceProfile
-from platforms.cpu import native
+from platforms.cpu import bundle, native
+from platforms.cpu.bundle import Unit, all_flags, installed, uninstall
 from platforms.cpu.native import cache_folder, with_kernels
 from platforms.cpu.plugin import CpuPlugin
 from platforms.cpu.threads import read_threads

@@ -1,5 +1,5 @@
-"""The ``build`` of the compiled kernels: all rows of a processor share one library, made ahead of time for processors
-that may be absent, and taken from a bundle where there is no compiler or no time."""
+"""The ``build`` of rows that are compiled kernels: all of a processor share one library, made ahead of time for
+processors that may be absent, and taken from a bundle where there is no compiler or no time."""
 
 from __future__ import annotations
 
