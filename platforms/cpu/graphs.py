@@ -64,7 +64,7 @@ class _Capture:
                     found = function(*inputs, **placed.attributes)
             else:
                 found = self._called(function, inputs, placed.attributes)
-            results = [found] if len(placed.outputs) == 1 else list(found)
+            results = list(found) if isinstance(found, tuple | list) else [found]
             self._recorder.hold(results)
             for at, tensor in zip(placed.outputs, results, strict=True):
                 self._values[at] = tensor

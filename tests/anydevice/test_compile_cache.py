@@ -325,7 +325,7 @@ def test_our_own_variable_counts_before_the_other(begin: Starts, tmp_path: Path)
 
 
 def test_a_start_that_must_find_everything_ends_on_an_empty_cache(begin: Starts, tmp_path: Path) -> None:
-    words, root = [str(begin.model), "-O2", "-cc.backend=inductor"], tmp_path / "root"
+    words, root = [str(begin.model), "-O2", "-cc.backend=inductor", "-cc.custom_ops=none"], tmp_path / "root"
     said = refused(*words, ENGINE_CACHE_ROOT=str(root), ENGINE_FORCE_AOT_LOAD="1")
     assert "ENGINE_FORCE_AOT_LOAD: the compiled piece " in said
     assert f"is not in {root / 'compile'}, which holds no entry at all. Unset ENGINE_FORCE_AOT_LOAD" in said
