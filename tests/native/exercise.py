@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 33, 64, 65, 130)
+TOKENS = (1, 2, 3, 4, 5, 6, 7, 9, 13, 17, 33, 130)
 BESIDE = 3
 """Elements beside each row where rows lie apart: no row is at a multiple of anything."""
 MOST_SWEPT = 1 << 23

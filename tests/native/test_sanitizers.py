@@ -36,7 +36,7 @@ def exercised(hidden: str, *words: str):
 def test_every_row_stays_within_its_tensors_and_what_is_defined(hidden):
     done = exercised(hidden)
     assert done.returncode == 0, done.stdout[-6000:]
-    assert sum(map(int, re.findall(r": (\d+) calls", done.stdout))) > 3000, done.stdout
+    assert sum(map(int, re.findall(r": (\d+) calls", done.stdout))) > 2000, done.stdout
 
 
 def test_a_byte_behind_a_tensor_is_found(tmp_path):
