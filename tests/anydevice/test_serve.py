@@ -137,6 +137,7 @@ async def _leave(server: LiveServer) -> None:
 
 
 def test_logprobs_of_an_echoed_prompt_match_the_reference(server: LiveServer) -> None:
+    """Within what activations of 8 bits cost: `test_tokens` has the exact comparison, of weights in float32."""
     import torch
 
     from tests.reference_model import reference_model
@@ -147,7 +148,7 @@ def test_logprobs_of_an_echoed_prompt_match_the_reference(server: LiveServer) ->
     with torch.inference_mode():
         table = reference_model()(torch.tensor([ids])).logits[0].log_softmax(-1)
     expected = [float(table[at, ids[at + 1]]) for at in range(len(ids) - 1)]
-    assert found[0] is None and found[1:] == pytest.approx(expected, abs=1e-3)
+    assert found[0] is None and found[1:] == pytest.approx(expected, abs=0.25)
 
 
 def test_sigterm_under_load_drains_and_exits_zero() -> None:
