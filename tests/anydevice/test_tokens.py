@@ -68,8 +68,8 @@ def run(prompts: list[list[int]], params: SamplingParams = GREEDY, **settings: o
     return [list(ids) for ids in found], plan
 
 
-def test_one_by_one_equals_transformers(prompts: list[list[int]], truth: list[list[int]]) -> None:
-    found, _ = run(prompts, max_num_seqs=1, kernels="reference")
+def test_one_by_one_equals_transformers(prompts: list[list[int]], truth: list[list[int]], unpacked: Path) -> None:
+    found, _ = run(prompts, max_num_seqs=1, model=str(unpacked))
     assert found == truth
 
 
@@ -84,15 +84,15 @@ def test_one_by_one_equals_transformers(prompts: list[list[int]], truth: list[li
     ids=str,
 )
 def test_batched_in_chunks_with_and_without_prefix_cache(
-    prompts: list[list[int]], truth: list[list[int]], settings: dict[str, object]
+    prompts: list[list[int]], truth: list[list[int]], unpacked: Path, settings: dict[str, object]
 ) -> None:
-    found, _ = run(prompts, kernels="reference", **settings)
+    found, _ = run(prompts, model=str(unpacked), **settings)
     assert found == truth
 
 
-def test_under_forced_preemption(prompts: list[list[int]], truth: list[list[int]]) -> None:
-    little = {"kernels": "reference", "max_model_len": 128, "kv_cache_memory_bytes": 14 * PAGE_BYTES}
-    with LLM(model=str(builtin_gguf()), **little, **FLOAT32) as llm:
+def test_under_forced_preemption(prompts: list[list[int]], truth: list[list[int]], unpacked: Path) -> None:
+    little = {"max_model_len": 128, "kv_cache_memory_bytes": 14 * PAGE_BYTES}
+    with LLM(model=str(unpacked), **little, **FLOAT32) as llm:
         found = [list(r.outputs[0].token_ids) for r in llm.generate(prompts, GREEDY, use_tqdm=False)]
         assert llm._core.stats().preemptions > 0
     assert found == truth
