@@ -152,12 +152,6 @@ inline vh to_half(vf x) {
 inline vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 inline vf abs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 inline vf from_bfloat(vh x) { return (vf)(__builtin_convertvector(x, vi) << 16); }
-inline uint16_t float_to_bfloat(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  if ((bits & 0x7fffffff) > 0x7f800000) return uint16_t(bits >> 16 | 0x40);
-  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 // Halves of the lanes are added until one is left: the same tree for every caller.
 inline float sum(vf x) {
