@@ -11,7 +11,7 @@ from platforms.contract import Memory
 
 ITEM = {
     **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2},
-    **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1},
+    **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1, "int16": 2},
 }
 """Bytes of an element. A value of another type counts as 8."""
 
@@ -61,8 +61,7 @@ def body_bytes(program: Program, tokens: int, seqs: int, rows: int = 0) -> int:
     """What a step needs beside weights, caches, logits and sampler: its three largest values, and what experts make."""
     sizes = {"tokens": tokens, "requests": seqs, "requests+1": seqs + 1, "rows": rows}
     total = [
-        ITEM.get(value.dtype, 8)
-        * _product([sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in value.shape])
+        ITEM.get(value.dtype, 8) * _product([sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in value.shape])
         for name, value in program.values.items()
         if name not in program.caches and name != program.outputs["logits"]
     ]

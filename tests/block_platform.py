@@ -53,7 +53,7 @@ ONLY_Q4 = Kernel(
 
 
 class Blocking(Stranger):
-    """Activations are quantised for every product but the head's."""
+    """Activations are quantised for every product, to 16 bits for the head's."""
 
     name, api, kind = SELECTION.plugin.name, SELECTION.plugin.api, SELECTION.plugin.kind
 

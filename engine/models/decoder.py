@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.models.attention import attention
-from engine.models.block_linear import block_weight, in_blocks
+from engine.models.block_linear import HEAD, block_product, block_weight, in_blocks
+from engine.models.block_linear import TABLE as ROWS
 from engine.models.config import ModelConfig
 from engine.models.draft import Draft
 from engine.models.layer import Layer, Step
@@ -49,13 +50,13 @@ def decoder(model: ModelConfig, layout: Layout) -> Program:
 def _embedding(draft: Draft, model: ModelConfig, layout: Layout, ids: str) -> tuple[str, str]:
     """Rows of the table for ``ids``, and the table."""
     rows, width, tensors = model.vocab_size, model.hidden_size, (TABLE,)
-    kind = in_blocks(model, layout, TABLE, width, ("block_embedding",))
+    kind = in_blocks(model, layout, TABLE, width, (ROWS,))
     if kind is None:
         embed = draft.weight("embed", layout.dtype, (rows, width), tensors)
         return draft.call("embedding", ids, embed, into="stream.0"), embed
-    op, format = kind
+    way, format = kind
     embed = block_weight(draft, "embed", format, rows, width, tensors)
-    return draft.call(op, ids, embed, into="stream.0", format=format, result=layout.dtype), embed
+    return draft.call(way.op, ids, embed, into="stream.0", format=format, result=layout.dtype), embed
 
 
 def _logits(draft: Draft, model: ModelConfig, layout: Layout, chosen: str, embed: str) -> str:
@@ -63,8 +64,7 @@ def _logits(draft: Draft, model: ModelConfig, layout: Layout, chosen: str, embed
     another is cut over the vocabulary."""
     tied, ranks = model.tied_embeddings, 1 if model.tied_embeddings else layout.ranks
     tensor, shape = TABLE if tied else "lm_head.weight", (model.vocab_size // ranks, model.hidden_size)
-    kind, shard = in_blocks(model, layout, tensor, model.hidden_size, ("block_linear",)), None if tied else 0
-    op, more = (kind[0], {"format": kind[1]}) if kind else ("linear", {})
+    kind, shard = in_blocks(model, layout, tensor, model.hidden_size, HEAD), None if tied else 0
     format = f"blocks {kind[1]}" if kind else "dense"
     if tied and draft.format_of(embed) == format:
         head = embed
@@ -72,9 +72,13 @@ def _logits(draft: Draft, model: ModelConfig, layout: Layout, chosen: str, embed
         head = block_weight(draft, "head", kind[1], *shape, (tensor,), shard)
     else:
         head = draft.weight("head", layout.dtype, shape, (tensor,), shard=shard)
+    into = "logits" if ranks == 1 else "logits.part"
+    if kind:
+        part = block_product(draft, chosen, [head], into, layout.dtype, kind)
+    else:
+        part = draft.call("linear", chosen, head, into=into)
     if ranks == 1:
-        return draft.call(op, chosen, head, into="logits", **more)
-    part = draft.call(op, chosen, head, into="logits.part", **more)
+        return part
     return draft.call("all_gather", part, into="logits", group="tp", ranks=layout.ranks)
 
 

@@ -173,14 +173,15 @@ _SHAPES = ((1, 1, 1), (2, 5, 3), (3, 16, 2), (7, 33, 1), (17, 48, 4), (130, 21, 
 """Tokens, rows, and columns in blocks or, where these are short, threes of blocks."""
 
 
-def _cases(**attributes: Any) -> Iterator[Case]:
+def _cases(shapes: tuple[tuple[int, int, int], ...] = _SHAPES, bytes: int = 4, **attributes: Any) -> Iterator[Case]:
+    """``bytes``: of an activation."""
     for place, format in enumerate(FORMATS):
         block = block_of(format)[0]
-        for number, (tokens, out, count) in enumerate(_SHAPES):
+        for number, (tokens, out, count) in enumerate(shapes):
             columns = block * count * (3 if block == GROUP and number % 2 else 1)
-            sizes = {"tokens": tokens, "hidden": columns, "out": out, "bias": (place + number) % 2}
+            sizes = {"tokens": tokens, "hidden": columns, "out": out, "bias": (place + number) % 2, "bytes": bytes}
             yield Case({**sizes, "largest": 0}, {"format": format, **attributes})
-        sizes = {"tokens": 2, "hidden": 768, "out": 17, "bias": 0, "largest": 1}
+        sizes = {"tokens": 2, "hidden": 768, "out": 17, "bias": 0, "bytes": bytes, "largest": 1}
         yield Case(sizes, {"format": format, **attributes})
 
 
@@ -200,7 +201,8 @@ def _inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
 
 def _scaled_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     x, *rest = _inputs(case, dtype, rng)
-    return *quantize_dynamic.reference(x, storage="int8", columns=GROUP, power_of_two=False), *rest
+    storage = f"int{8 * case.sizes['bytes']}"
+    return *quantize_dynamic.reference(x, storage=storage, columns=GROUP, power_of_two=False), *rest
 
 
 @op(
@@ -224,9 +226,13 @@ def block_linear(x: Any, weight: Any, bias: Any = None, *, format: str) -> Any:
     shapes=lambda specs, attributes: (Spec(attributes["result"], (*specs[0].shape[:-1], specs[2].shape[0])),),
     inputs=_scaled_inputs,
     cases=(
-        *_cases(result="float32"),
+        *_cases(bytes=1, result="float32"),
+        *_cases(_SHAPES[1::2], bytes=2, result="float32"),
         *(
-            Case({"tokens": 3, "hidden": 256, "out": 9, "bias": 1, "largest": 0}, {"format": f, "result": "bfloat16"})
+            Case(
+                {"tokens": 3, "hidden": 256, "out": 9, "bias": 1, "bytes": 1, "largest": 0},
+                {"format": f, "result": "bfloat16"},
+            )
             for f in FORMATS
         ),
     ),
@@ -236,9 +242,10 @@ def block_linear(x: Any, weight: Any, bias: Any = None, *, format: str) -> Any:
 def scaled_block_linear(x: Any, scales: Any, weight: Any, bias: Any = None, *, format: str, result: str) -> Any:
     """``(x * scales) @ wᵀ (+ bias)`` in dtype ``result``, w the values of ``weight``.
 
-    x: int8 [tokens, in]; scales: float32 [tokens, in / GROUP], as ``quantize_dynamic`` makes them for groups of
-    ``GROUP`` columns; weight: uint8 [out, bytes per row] in ``format``, one of ``FORMATS``; bias: [out]. Sums of a
-    group are exact, those of groups float32 (float64 for scales in float64), rounded once."""
+    x: int8 or int16 [tokens, in], no value beyond the largest of its storage type; scales: float32 [tokens, in /
+    GROUP], as ``quantize_dynamic`` makes them for groups of ``GROUP`` columns; weight: uint8 [out, bytes per row] in
+    ``format``, one of ``FORMATS``; bias: [out]. Sums of a group are exact, or of each digit of int16, those of groups
+    float32 (float64 for scales in float64), rounded once."""
     import torch
 
     wide = torch.promote_types(scales.dtype, torch.float32)

@@ -13,10 +13,12 @@ from engine.ops.spec import Case, Spec, op
 
 FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz")
 STORAGES = (*FLOATS, "int8")
+LARGEST = 127 * 256
+"""The largest value of int16: two digits from -127 to 127 to base 255 make each."""
 SMALLEST = 1e-10
 """The least largest magnitude that a dynamic scale is made from, so that a row of zeros has a scale above zero."""
 
-_STEP = {"float8_e4m3fn": (2**-3, 2**-9), "float8_e4m3fnuz": (2**-3, 2**-10), "int8": (0.0, 1.0)}
+_STEP = {"float8_e4m3fn": (2**-3, 2**-9), "float8_e4m3fnuz": (2**-3, 2**-10), "int8": (0.0, 1.0), "int16": (0.0, 1.0)}
 """One step of a storage type: three bits of mantissa, or the least subnormal. Bounds of outputs of that type."""
 _SCALE = (2**-22, 0.0)
 _QUANTISED = {**dict.fromkeys(("float64", "float32", "float16", "bfloat16"), _SCALE), **_STEP}
@@ -27,6 +29,8 @@ def _limits(storage: str) -> tuple[float, float]:
     """Least and largest value."""
     import torch
 
+    if storage == "int16":
+        return -LARGEST, LARGEST
     kind = getattr(torch, storage)
     found = torch.finfo(kind) if kind.is_floating_point else torch.iinfo(kind)
     return found.min, found.max
@@ -88,6 +92,9 @@ def _dynamic_shapes(specs: tuple[Spec, ...], attributes: Any) -> tuple[Spec, ...
             (7, "float8_e4m3fn", 2, True),
             (127, "float8_e4m3fn", 0, False),
             (127, "int8", 64, False),
+            (127, "int16", 64, False),
+            (96, "int16", 32, False),
+            (7, "int16", 0, False),
             (769, "float8_e4m3fn", 128, True),
             (769, "float8_e4m3fn", 128, False),
             (769, "float8_e4m3fnuz", 128, False),

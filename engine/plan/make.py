@@ -115,7 +115,7 @@ def make_plan(
             facts["kv_cache_dtype"],
             facts["tensor_parallel_size"],
             facts["storage"],
-            blocks.ops,
+            blocks.ways,
         ),
     )
     sizes.decide_weights(ledger, profile, program)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
-from engine.models.block_linear import FLOATING, LINEAR, SCALED, TABLE
+from engine.models.block_linear import LINEAR, SCALED, TABLE, WIDE, Way
 from engine.models.config import ModelConfig
 from engine.ops import Spec
 from engine.ops.blocks import FORMATS, GROUP, block_of, bytes_of
@@ -17,10 +18,10 @@ from platforms.contract import DeviceProfile, Facts, Kernel, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``ops``: ops with formats that some row takes of this model's; ``rows``: names of rows that multiply; ``said``:
-    what the others said."""
+    """``ways``: with formats that some row takes of this model's; ``rows``: names of rows that multiply; ``said``: what
+    the others said."""
 
-    ops: frozenset[tuple[str, str]] = frozenset()
+    ways: frozenset[tuple[Way, str]] = frozenset()
     rows: tuple[str, ...] = ()
     said: Mapping[str, str] = field(default_factory=dict)
 
@@ -29,7 +30,7 @@ class Taken:
         """What predicates may ask of it."""
         if not self.rows:
             return {}
-        scaled = any(op == SCALED for op, _ in self.ops)
+        scaled = any(way == SCALED for way, _ in self.ways)
         how = {"storage": "int8", "quantization": "gguf group"} if scaled else {"quantization": "gguf none"}
         return {"quantized": True, **how}
 
@@ -45,24 +46,25 @@ def taken(
     """What rows say of the device, and of a product of each format that the model has. ``dtype``: of activations."""
     if model.blocks is None:
         return Taken()
-    ops: set[tuple[str, str]] = set()
+    ways: set[tuple[Way, str]] = set()
     multiply: dict[str, None] = {}
     said: dict[str, str] = {}
     for row in rows:
-        if row.op not in (*LINEAR, TABLE):
+        known = [way for way in (*LINEAR, WIDE, TABLE) if way.op == row.op]
+        if not known:
             continue
         verdict = _needed(row, profile, facts, refused)
-        for format in (one for one in model.blocks.formats if one in FORMATS):
-            found = ask(row.accepts, profile, {**facts, **_call(row.op, format, model, dtype)}) if verdict else verdict
+        for way, format in product(known, (one for one in model.blocks.formats if one in FORMATS)):
+            found = ask(row.accepts, profile, {**facts, **_call(way, format, model, dtype)}) if verdict else verdict
             if found:
-                ops.add((row.op, format))
-            if row.op in LINEAR:
+                ways.add((way, format))
+            if way in LINEAR:
                 said.setdefault(row.name, found.reason)
                 if found:
                     multiply[row.name] = None
     if not multiply:
         return Taken(said=said)
-    return Taken(frozenset(ops), tuple(multiply), {name: why for name, why in said.items() if name not in multiply})
+    return Taken(frozenset(ways), tuple(multiply), {name: why for name, why in said.items() if name not in multiply})
 
 
 def decide(model: ModelConfig, dtype: str, found: Taken, reference_only: bool) -> tuple[Taken, Decision]:
@@ -83,7 +85,7 @@ def decide(model: ModelConfig, dtype: str, found: Taken, reference_only: bool) -
 def _words(model: ModelConfig, dtype: str, found: Taken, words: str) -> Iterator[str]:
     assert model.blocks is not None
     yield f"{words}: multiplied as they are by {', '.join(found.rows)}"
-    linear = {format for op, format in found.ops if op in LINEAR}
+    linear = {format for way, format in found.ways if way in LINEAR}
     others = [format for format in model.blocks.formats if format not in linear]
     if others:
         yield f"{', '.join(others).upper()} unpacked to {dtype}"
@@ -97,15 +99,15 @@ def _needed(row: Kernel, profile: DeviceProfile, facts: Facts, refused: Mapping[
     return ask(row.needs, profile, facts)
 
 
-def _call(op: str, format: str, model: ModelConfig, dtype: str) -> dict[str, Any]:
+def _call(way: Way, format: str, model: ModelConfig, dtype: str) -> dict[str, Any]:
     """What a row would be told of a product as wide as the model, or the next whole block."""
     columns = -(-model.hidden_size // block_of(format)[0]) * block_of(format)[0]
     rows, more = model.hidden_size, {"format": format}
     given: tuple[Spec, ...] = (Spec(dtype, ("tokens", columns)),)
-    if op == SCALED:
-        given = Spec("int8", ("tokens", columns)), Spec("float32", ("tokens", columns // GROUP))
-    elif op == TABLE:
+    if way.storage:
+        given = Spec(way.storage, ("tokens", columns)), Spec("float32", ("tokens", columns // GROUP))
+    elif way == TABLE:
         given = (Spec("int64", ("tokens",)),)
-    if op != FLOATING:
+    if way.storage or way == TABLE:
         more["result"] = dtype
     return {**more, **call_facts((*given, Spec("uint8", (rows, bytes_of(format, columns)))))}

@@ -74,10 +74,11 @@ def _product(form: str, x: Any, scales: Any, weight: Any, bias: Any, format: str
     tokens, columns = x.shape
     groups, out = columns // GROUP, rows_of(weight, format, columns)
     result = empty((tokens, out), torch.float32)
-    shared = tokens * groups > SMALL
-    tiles = empty(((tokens + 8) * (groups * (GROUP + 12) + 64),), torch.uint8) if shared else None
+    planes = x.dtype.itemsize
+    shared = planes * tokens * groups > SMALL
+    tiles = empty(((planes * tokens + 8) * (groups * (GROUP + 12) + 64),), torch.uint8) if shared else None
     tensors = (rows(x), rows(scales), weight, bias, result, tiles)
-    sizes = (tokens, columns, out, FORMATS.index(format), x.stride(0), scales.stride(0))
+    sizes = (tokens, columns, out, FORMATS.index(format), x.stride(0), scales.stride(0), planes)
     if shared:
         call(f"engine_block_tiles_{form}", tensors, sizes)
     call(f"engine_block_product_{form}", tensors, sizes)

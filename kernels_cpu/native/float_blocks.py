@@ -25,7 +25,7 @@ def block_linear(x: Any, weight: Any, bias: Any = None, *, format: str) -> Any:
 
 @native
 def scaled_block_linear(x: Any, scales: Any, weight: Any, bias: Any = None, *, format: str, result: str) -> Any:
-    """As the op, for a float32 ``result`` with ``weight`` packed: activations are floats again, as are sums."""
+    """As the op, for int8 and a float32 ``result``, ``weight`` packed: activations are floats again, as are sums."""
     tokens, width = x.shape
     packed = empty((tokens * width,), scales.dtype)
     call("engine_dense_pack_scaled", (rows(x), packed, rows(scales)), (tokens, width, x.stride(0), scales.stride(0)))

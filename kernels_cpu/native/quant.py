@@ -1,4 +1,4 @@
-"""Activations in eight bits."""
+"""Activations in eight bits, or in sixteen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ def quantize_static(x: Any, scale: Any, *, storage: str) -> Any:
 
 @native
 def quantize_dynamic(x: Any, *, storage: str, columns: int, power_of_two: bool) -> Any:
-    """As the op, from float32 to int8."""
+    """As the op, from float32 to int8 or, with scales that are no powers of two, to int16."""
     stored, scales = dynamic_results(x.shape, storage, columns)
+    if storage == "int16":
+        call("engine_quantize_wide", (rows(x), stored, scales), (*x.shape, x.stride(0), columns or x.shape[1]))
+        return stored, scales
     call(
         "engine_quantize", (rows(x), None, stored, scales), (*x.shape, x.stride(0), columns or x.shape[1], power_of_two)
     )

@@ -16,6 +16,7 @@ def both_int8(profile: DeviceProfile, facts: Facts) -> Verdict:
 
 
 INT8 = all_of(both_int8, FULL, SINGLE)
+BYTES = fact("call_dtypes", lambda found: found[:1] == ("int8",), "activations of int8")
 
 
 def _blocks(op: str, name: str, accepts: Predicate, **more: object) -> Kernel:
@@ -38,7 +39,7 @@ def _int8(name: str, priority: int, *needs: Predicate) -> Kernel:
 ROWS: tuple[Kernel, ...] = (
     native("linear", "native", "dense:linear", accepts=SINGLE, pack="kernels_cpu.native.dense:pack"),
     _blocks("block_linear", "native", all_of(BLOCKS, SINGLE)),
-    _blocks("scaled_block_linear", "float", all_of(BLOCKS, FULL, SINGLE), priority=5),
+    _blocks("scaled_block_linear", "float", all_of(BLOCKS, BYTES, FULL, SINGLE), priority=5),
     _int8("vnni", 24, any_of(feature("isa.avx512_vnni"), feature("isa.avx_vnni"))),
     _int8("dotprod", 23, feature("isa.asimddp")),
     _int8("avx2", 22, feature("isa.avx2")),

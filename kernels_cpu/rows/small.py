@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from kernels_cpu.predicates import SINGLE, native
-from platforms.contract import Kernel, Predicate, all_of, fact
+from platforms.contract import Kernel, Predicate, all_of, any_of, fact
 
+_INT16 = all_of(
+    SINGLE,
+    fact("storage", lambda name: name == "int16", "int16"),
+    fact("power_of_two", lambda rounded: not rounded, "scales as they are"),
+)
 _INT8 = all_of(SINGLE, fact("storage", lambda name: name == "int8", "int8"))
 _MOST_TOKENS = 340_000
 """Of a vocabulary whose order fits the memory that a member of the team works in."""
@@ -27,7 +32,7 @@ ROWS: tuple[Kernel, ...] = (
     *_family("gate", "silu_and_mul"),
     *_family("gate", "gelu_and_mul", plain=all_of(SINGLE, _KNOWN_GELU), stored=all_of(_INT8, _KNOWN_GELU)),
     native("quantize_static", "native", "quant:quantize_static", accepts=_INT8),
-    native("quantize_dynamic", "native", "quant:quantize_dynamic", accepts=_INT8),
+    native("quantize_dynamic", "native", "quant:quantize_dynamic", accepts=any_of(_INT8, _INT16)),
     native("argmax", "native", "sampling:argmax", accepts=SINGLE),
     native("penalize", "native", "sampling:penalize", accepts=SINGLE),
     native("draw", "native", "sampling:draw", accepts=_SAMPLED),

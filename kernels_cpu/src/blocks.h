@@ -1,9 +1,10 @@
-// Products of int8 activations, in groups of 32 columns, with weights in strips of 16 output rows. A strip holds, group by
+// Products of int8 or int16 activations, in groups of 32 columns, with weights in strips of 16 output rows. A strip holds, group by
 // group, a record of scales, minima, upper bits and codes; formats with super-blocks put their factors before each eight
 // of them. Codes are unsigned and lie as the products read them: steps of [16 rows][4 columns].
 //
 // Activations are laid out anew for each call: tiles of a few tokens, of which a group is one record: codes, scales, and
-// one number per scale of the weights that stands for the sum of the codes.
+// one number per scale of the weights that stands for the sum of the codes. A token of int16 is two neighbours in a tile,
+// planes of its digits to base 255, the upper first; their sums are added in the end.
 #pragma once
 #include <cstring>
 
@@ -57,10 +58,29 @@ inline int32_t sum_of_16(const int8_t* x) {
 }
 
 struct Activations {
-  const int8_t* codes;
+  const void* codes;
   const float* scales;
-  int64_t tokens, groups, stride, scale_stride;
+  int64_t tokens, groups, stride, scale_stride;  // tokens: planes of them
+  int planes;
 };
+
+// Two digits from -127 to 127 make a value of int16.
+constexpr int32_t BASE = 255;
+
+// GROUP codes of a plane.
+inline void digits(const Activations& from, int64_t token, int64_t group, int8_t* to) {
+  const int64_t at = token / from.planes * from.stride + group * GROUP;
+  if (from.planes == 1) {
+    std::memcpy(to, static_cast<const int8_t*>(from.codes) + at, GROUP);
+    return;
+  }
+  const int16_t* const x = static_cast<const int16_t*>(from.codes) + at;
+  for (int i = 0; i < GROUP; ++i) {
+    // Exact for the quotients of 16 bits by 255.
+    const int32_t upper = int32_t(uint32_t(x[i] + 127 + 128 * BASE) * 0x8081u >> 23) - 128;
+    to[i] = int8_t(token % 2 == 0 ? upper : x[i] - upper * BASE);
+  }
+}
 
 // Tokens [begin, begin + filled) as a tile of `size`, whose others are zeros. Where a format has minima, the number that
 // stands for a sum is the float that a minimum is multiplied with; else what a sum of products begins with: `bias` less
@@ -70,8 +90,8 @@ inline void make_tile(const Activations& from, int64_t begin, int64_t filled, in
   const int64_t record = tile_record(own, size);
   for (int64_t t = 0; t < size; ++t) {
     uint8_t* out = to;
-    const int8_t* codes = from.codes + (begin + t) * from.stride;
-    const float* scales = from.scales + (begin + t) * from.scale_stride;
+    const float* scales = from.scales + (begin + t) / from.planes * from.scale_stride;
+    const float digit = from.planes == 2 && (begin + t) % 2 == 0 ? float(BASE) : 1.0f;
     for (int64_t g = 0; g < from.groups; ++g, out += record) {
       uint8_t* const scale_at = out + size * GROUP + t * 4;
       uint8_t* const sum_at = out + size * (GROUP + 4) + t * 4;
@@ -81,12 +101,13 @@ inline void make_tile(const Activations& from, int64_t begin, int64_t filled, in
         for (int part = 0; part < own.parts; ++part) std::memset(sum_at + part * size * 4, 0, 4);
         continue;
       }
-      const int8_t* const x = codes + g * GROUP;
-      std::memcpy(out + t * GROUP, x, GROUP);
-      std::memcpy(scale_at, scales + g, 4);
+      int8_t* const x = reinterpret_cast<int8_t*>(out) + t * GROUP;
+      digits(from, begin + t, g, x);
+      const float scale = scales[g] * digit;
+      std::memcpy(scale_at, &scale, 4);
       const int32_t low = sum_of_16(x), high = sum_of_16(x + 16);
       if (own.zero == 0) {
-        const float sum = scales[g] * float(low + high);
+        const float sum = scale * float(low + high);
         std::memcpy(sum_at, &sum, 4);
       } else if (own.parts == 1) {
         const int32_t start = bias - own.zero * (low + high);
@@ -124,8 +145,8 @@ struct Share {
 };
 typedef void (*Product)(const uint8_t* const* strips, Share share);
 
-// x int8 [tokens, columns], scales [tokens, groups], strips, bias [out] or null, out [tokens, out], tiles or null; size:
-// tokens, columns, out, format, row stride of x, row stride of scales.
+// x int8 or int16 [tokens, columns], scales [tokens, groups], strips, bias [out] or null, out [tokens, out], tiles or null;
+// size: tokens, columns, out, format, row stride of x, row stride of scales, bytes of a value of x.
 struct Job {
   Activations x;
   const uint8_t* strips;
@@ -137,7 +158,8 @@ struct Job {
   const Layout& own;
 
   explicit Job(const Call& call)
-      : x{call.at<int8_t>(0), call.at<float>(1), call.size[0], call.size[1] / GROUP, call.size[4], call.size[5]},
+      : x{call.at<void>(0), call.at<float>(1), call.size[0] * call.size[6], call.size[1] / GROUP, call.size[4],
+          call.size[5], int(call.size[6])},
         strips(call.at<uint8_t>(2)),
         bias(call.at<float>(3)),
         out(call.at<float>(4)),
@@ -245,13 +267,16 @@ struct Work {
   }
 
   // Sums of a tile and of strips from `strip` on -> out.
-  void finish(int64_t strip, const float* sums, int64_t tile) const {
+  void finish(int64_t strip, float* sums, int64_t tile) const {
+    const int planes = job.x.planes;
+    for (int64_t i = 0; planes == 2 && i < (job.own.zero == 0 ? each : each / 2); i += 2 * ROWS)
+      for (int j = 0; j < ROWS; j += LANES) store(sums + i + j, load(sums + i + j) + load(sums + i + ROWS + j));
     const int64_t size = cut.size * ROWS, there = strips - strip < abreast ? strips - strip : abreast;
     const int64_t whole = job.rows / ROWS - strip < there ? job.rows / ROWS - strip : there;
     const float* const minima = job.own.zero == 0 ? sums + each / 2 : nullptr;
     const float* const bias = job.bias == nullptr ? nullptr : job.bias + strip * ROWS;
-    float* out = job.out + cut.begin(tile) * job.rows + strip * ROWS;
-    for (int64_t t = 0, filled = cut.filled(tile); t < filled; ++t, out += job.rows)
+    float* out = job.out + cut.begin(tile) / planes * job.rows + strip * ROWS;
+    for (int64_t t = 0, filled = cut.filled(tile); t < filled; t += planes, out += job.rows)
       for (int64_t j = 0; j < there; ++j) {
         const int64_t at = j * size + t * ROWS;
         const float* const low = minima == nullptr ? nullptr : minima + at;

@@ -191,10 +191,11 @@ constexpr int WIDE = 3, TALL = 4;
 constexpr int panel_record(int parts) { return STEPS * STEP + parts * 2 * STEP; }
 
 // As `product`, WIDE strips and a tile of TALL tokens. The first tile of some strips leaves a panel of them behind, and
-// all others read it.
+// all others read it; codes of eight bits are as good where they lie.
 template <int F, bool FIRST>
 struct Panel {
   static constexpr Layout own = LAYOUTS[F];
+  static constexpr bool LEFT = own.bits < 8;
   static constexpr int RECORD = panel_record(own.parts), TILE = int(tile_record(own, TALL));
 
   template <int S>
@@ -203,10 +204,8 @@ struct Panel {
 #pragma GCC unroll 3
     for (int i = 0; i < WIDE; ++i) {
       uint8_t* const at = panel + i * RECORD + S * STEP;
-      if constexpr (FIRST)
-        _mm512_store_si512(at, weights[i] = codes<F, S>(strips[i]));
-      else
-        weights[i] = bytes(at);
+      weights[i] = FIRST ? codes<F, S>(strips[i]) : bytes(at);
+      if (FIRST && LEFT) _mm512_store_si512(at, weights[i]);
     }
 #pragma GCC unroll 4
     for (int t = 0; t < TALL; ++t) {
@@ -271,8 +270,10 @@ struct Panel {
           __m512 scale, back;
           if (FIRST) {
             const Factors by = factors<F>(heads[i], strips[i], part);
-            _mm512_store_ps(at, scale = by.scale);
-            _mm512_store_ps(at + STEP, back = by.back);
+            scale = by.scale;
+            back = by.back;
+            if (LEFT) _mm512_store_ps(at, scale);
+            if (LEFT) _mm512_store_ps(at + STEP, back);
             if (own.zero == 0) _mm512_store_ps(minima + (g * WIDE + i) * STEP, by.minimum);
           } else {
             scale = _mm512_load_ps(at);
@@ -321,11 +322,11 @@ struct Form {
   PanelProduct first, other;
 };
 template <int F>
-constexpr int LIKE = LAYOUTS[F].parts == 2 ? Q6_K : LAYOUTS[F].zero == 0 ? Q4_1 : Q4_0;
+constexpr int LIKE = F == Q8_0 ? Q8_0 : LAYOUTS[F].parts == 2 ? Q6_K : LAYOUTS[F].zero == 0 ? Q4_1 : Q4_0;
 template <int F>
 constexpr Form FORM = {{product<F, 1, 2>, product<F, 2, 2>, product<F, TALL, 2>},
                        Panel<F, true>::product,
-                       Panel<LIKE<F>, false>::product};
+                       Panel<LIKE<F>, F == Q8_0>::product};
 constexpr Form FORMS[FORMATS] = {FORM<Q4_0>, FORM<Q4_1>, FORM<Q5_0>, FORM<Q5_1>,
                                  FORM<Q8_0>, FORM<Q4_K>, FORM<Q5_K>, FORM<Q6_K>};
 

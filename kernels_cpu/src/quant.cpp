@@ -1,4 +1,4 @@
-// Activations in eight bits.
+// Activations in eight bits, and in sixteen.
 #include "rows.h"
 #include "team.h"
 
@@ -85,6 +85,8 @@ inline __attribute__((always_inline)) void divide(const float* x, float scale, i
 
 // The least largest magnitude that a scale is made from: SMALLEST of engine/ops/quant.py.
 constexpr float SMALLEST = 1e-10f;
+// LARGEST of engine/ops/quant.py.
+constexpr float WIDEST = 32512.0f;
 
 }  // namespace
 
@@ -102,6 +104,23 @@ void quantize_runs(const float* x, int8_t* out, float* scales, int64_t width, in
   for (int64_t g = full; g < runs; ++g) {
     const int64_t left = width - g * columns;
     divide(x + g * columns, scales[g], out + g * columns, left < columns ? left : columns);
+  }
+}
+
+// As `quantize_runs`, to int16.
+void quantize_wide(const float* x, int16_t* out, float* scales, int64_t width, int64_t columns) {
+  for (int64_t at = 0; at < width; at += columns, ++scales) {
+    const int64_t count = width - at < columns ? width - at : columns;
+    const float most = bits_as<float>(magnitude(x + at, count));
+    *scales = (most < SMALLEST ? SMALLEST : most) / WIDEST;
+    float rest[LANES];
+    for (int64_t i = at; i < at + count; i += LANES) {
+      const int64_t left = at + count - i, filled = left < LANES ? left : LANES;
+      std::memset(rest, 0, sizeof(rest));
+      std::memcpy(rest, x + i, size_t(filled) * sizeof(float));
+      const vi found = whole(*scales < INFINITY ? load(rest) / *scales : vf{});
+      for (int64_t j = 0; j < filled; ++j) out[i + j] = int16_t(found[j]);
+    }
   }
 }
 
@@ -132,4 +151,15 @@ ENGINE_KERNEL(engine_quantize) {
       else
         quantize_runs(x, out, call.at<float>(3) + i * groups, width, columns, call.size[4] != 0);
     }
+}
+
+// x [rows, width] -> int16 [rows, width], scales [rows, groups]; size: rows, width, row stride of x, columns of a group.
+ENGINE_KERNEL(engine_quantize_wide) {
+  const int64_t rows = call.size[0], width = call.size[1], columns = call.size[3];
+  const int64_t groups = (width + columns - 1) / columns;
+  int64_t begin, end;
+  while (member.next(rows, grain_of(rows, member, 4), begin, end))
+    for (int64_t i = begin; i < end; ++i)
+      quantize_wide(call.at<float>(0) + i * call.size[2], call.at<int16_t>(1) + i * width,
+                    call.at<float>(2) + i * groups, width, columns);
 }

@@ -10,6 +10,7 @@ import pytest
 
 from engine.config import collect
 from engine.models import Layout, build_program
+from engine.models.block_linear import FLOATING, SCALED, TABLE, WIDE
 from engine.models.blocks import Blocks
 from engine.ops.blocks import FORMATS
 from engine.plan import Observations, Plan, make_plan, model_facts
@@ -64,10 +65,21 @@ def test_rows_that_say_yes_multiply_them_as_they_are() -> None:
     value, reason = why(found)
     assert value == "gguf" and reason == f"GGUF blocks ({Q4.blocks}): multiplied as they are by theirs"
     assert found["model.dtype"] == "bfloat16" and "linear" not in ops(found)
-    assert all(chosen(found, op) == {"theirs"} for op in OPS)
+    assert all(chosen(found, op) == {"theirs"} for op in (OPS[0], OPS[2])) and OPS[1] not in ops(found)
     dense = toy(model=replace(Q4, blocks=None))
     assert found["model.weight_bytes"] < dense["model.weight_bytes"] / 2.5
     assert found.hash != dense.hash != toy(*ROWS, model=replace(Q4, blocks=Blocks("Q4_1"))).hash
+
+
+def test_a_head_takes_activations_of_16_bits_where_a_row_does_and_floats_elsewhere() -> None:
+    def storages(found: Plan) -> list[str]:
+        return [call.attributes["storage"] for call in found.program.calls if call.op == "quantize_dynamic"]
+
+    both = storages(toy(*ROWS))
+    assert set(both[:-1]) == {"int8"} and both[-1] == "int16"
+    bytes_only = replace(ROWS[0], accepts=fact("call_dtypes", lambda found: found[0] == "int8", "int8"))
+    found = toy(bytes_only, *ROWS[1:])
+    assert set(storages(found)) == {"int8"} and chosen(found, "block_linear") == {"theirs"}
 
 
 def test_predicates_are_told_what_is_multiplied() -> None:
@@ -125,29 +137,31 @@ def test_a_format_that_no_row_takes_is_unpacked_weight_by_weight() -> None:
     assert value == "gguf" and reason.endswith("multiplied as they are by four; Q8_0 unpacked to bfloat16")
     weights = found.program.weights
     assert (weights["embed"].format, weights["0.qkv"].format) == ("dense", "blocks q4_1")
-    assert {"embedding", "linear", "scaled_block_linear"} <= ops(found)
+    assert {"embedding", "scaled_block_linear"} <= ops(found)
     strange = toy(*ROWS, model=replace(Q4, blocks=Blocks("IQ4_XS", (("model.layers.0.mlp.down_proj.weight", "Q5_K"),))))
     formats = {name: row.format for name, row in strange.program.weights.items() if row.format != "dense"}
     assert formats == {"0.down": "blocks q5_k"} and "IQ4_XS unpacked" in why(strange)[1]
 
 
 def test_gates_of_two_formats_are_unpacked_and_a_table_is_shared_only_in_one_form() -> None:
-    every = frozenset((op, format) for op in OPS for format in FORMATS)
+    every = frozenset((way, format) for way in (SCALED, WIDE, FLOATING, TABLE) for format in FORMATS)
     up = "model.layers.0.mlp.up_proj.weight"
     model = replace(Q4, tied_embeddings=True, blocks=Blocks("Q4_1", ((up, "Q5_1"),)))
     program = build_program(model, Layout("float32", 16, "float32", blocks=every))
     assert program.weights["0.gate_up"].format == "dense" and program.weights["1.gate_up"].format == "blocks q4_1"
     assert "head" not in program.weights
-    rowless = build_program(model, Layout("float32", 16, "float32", blocks=every - {("block_embedding", "q4_1")}))
+    rowless = build_program(model, Layout("float32", 16, "float32", blocks=every - {(TABLE, "q4_1")}))
     assert (rowless.weights["embed"].format, rowless.weights["head"].format) == ("dense", "blocks q4_1")
-    headless = build_program(model, Layout("float32", 16, "float32", blocks=every - {("block_linear", "q4_1")}))
+    headless = build_program(
+        model, Layout("float32", 16, "float32", blocks=every - {(WIDE, "q4_1"), (FLOATING, "q4_1")})
+    )
     assert (headless.weights["embed"].format, headless.weights["head"].format) == ("blocks q4_1", "dense")
     assert headless.weights["head"].tensors == headless.weights["embed"].tensors
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_hold_whole_blocks_of_their_share(ranks: int) -> None:
-    every = frozenset((op, format) for op in OPS for format in FORMATS)
+    every = frozenset((way, format) for way in (SCALED, WIDE, FLOATING, TABLE) for format in FORMATS)
     model = replace(Q4, intermediate_size=256 * 6, blocks=Blocks("Q4_K"))
     weights = build_program(model, Layout("float32", 16, "float32", ranks, blocks=every)).weights
     assert weights["0.down"].format == ("blocks q4_k" if ranks < 4 else "dense")
@@ -164,6 +178,6 @@ def test_explain_says_what_becomes_of_the_built_in_models_blocks() -> None:
     model = read_config(builtin_gguf(), "built-in")
     text = " ".join(render(toy(*ROWS, model=model), 400, False).split())
     assert "GGUF blocks (Q4_1, 5 bits a weight, Q8_0 ×1): multiplied as they are by theirs" in text
-    for line in ("scaled_block_linear ×120 theirs", "block_linear ×1 theirs", "block_embedding ×1 theirs"):
+    for line in ("scaled_block_linear ×121 theirs", "block_embedding ×1 theirs"):
         assert line in text
-    assert "quantize_dynamic ×120" in text
+    assert "quantize_dynamic ×121" in text
