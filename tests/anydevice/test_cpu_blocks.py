@@ -12,6 +12,7 @@ from engine.bind import load_target
 from engine.ops import OPS
 from engine.ops.blocks import FORMATS, GROUP, block_of, sample_blocks
 from engine.ops.compare import difference, same_bits
+from engine.ops.quant import LARGEST
 from kernels_cpu.library import library, open_library
 from kernels_cpu.native.blocks import pack, rows_of, strip_bytes
 from kernels_cpu.rows.blocks import ROWS
@@ -21,6 +22,7 @@ from platforms.cpu.plugin import CpuPlugin
 OP = OPS["scaled_block_linear"]
 TOKENS = (1, 2, 3, 7, 8, 9, 16, 17, 33, 130)
 ROW_COUNTS = (1, 15, 16, 17, 50)
+KINDS = torch.int8, torch.int16
 
 
 def forms(profile):
@@ -41,10 +43,11 @@ def columns_for(format, blocks=3):
     return block * (blocks if block > GROUP else 13 * blocks)
 
 
-def activations(tokens, columns, rng, largest=False):
-    x = torch.randint(-127, 128, (tokens, columns), generator=rng, dtype=torch.int8)
+def activations(tokens, columns, rng, largest=False, kind=torch.int8):
+    most = 127 if kind == torch.int8 else LARGEST
+    x = torch.randint(-most, most + 1, (tokens, columns), generator=rng, dtype=kind)
     if largest:
-        x = torch.where(x < 0, -127, 127).to(torch.int8)
+        x = torch.where(x < 0, -most, most).to(kind)
     return x, torch.rand((tokens, columns // GROUP), generator=rng) / 100
 
 
@@ -53,11 +56,11 @@ def product(row, x, scales, packed, bias, format):
     return load_target(row.target)(x, scales, *given, format=format, result="float32")
 
 
-def check(forms, format, tokens, rows, largest, bias):
+def check(forms, format, tokens, rows, largest, bias, kind):
     rng = torch.Generator().manual_seed(tokens * 1000 + rows)
     columns = columns_for(format)
     weight = sample_blocks(rows, columns, format, rng, largest)
-    x, scales = activations(tokens, columns, rng, largest)
+    x, scales = activations(tokens, columns, rng, largest, kind)
     added = torch.randn(rows, generator=rng) if bias else None
     packed, *_ = pack((weight,), {"format": format})
     assert rows_of(packed, format, columns) == rows and packed.data_ptr() % 64 == 0
@@ -74,7 +77,8 @@ def check_all(profile, formats):
     for format in formats:
         for place, tokens in enumerate(TOKENS):
             for rows in ROW_COUNTS[place % 2 :: 2]:
-                check(forms(profile), format, tokens, rows, (place + rows) % 3 == 0, rows % 3 == 0)
+                kind = KINDS[(place // 2 + rows) % 2]
+                check(forms(profile), format, tokens, rows, (place + rows) % 3 == 0, rows % 3 == 0, kind)
 
 
 def test_every_form_is_exact_to_float32_for_every_format_and_shape(runtime):
@@ -82,12 +86,13 @@ def test_every_form_is_exact_to_float32_for_every_format_and_shape(runtime):
     check_all(runtime.profile, FORMATS)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_tokens_result_is_the_same_in_every_batch_and_with_every_number_of_threads(runtime, format):
+def test_a_tokens_result_is_the_same_in_every_batch_and_with_every_number_of_threads(runtime, format, kind):
     rng = torch.Generator().manual_seed(3)
     columns = columns_for(format)
     weight, bias = sample_blocks(70, columns, format, rng), torch.randn(70, generator=rng)
-    x, scales = activations(130, columns, rng)
+    x, scales = activations(130, columns, rng, kind=kind)
     packed, *_ = pack((weight,), {"format": format})
     path, threads = library().path, runtime.profile.limits["threads"]
     try:
