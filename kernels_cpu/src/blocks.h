@@ -314,4 +314,43 @@ void multiply(const Job& job, const Tiling& cut, Product product, int32_t bias, 
   });
 }
 
+// What one strip and a tile are multiplied by where sums lie in memory: of every group
+// group(head, record, codes and numbers of the tile, sums).
+template <int F, int T, class Group>
+inline __attribute__((always_inline)) void each_group(const uint8_t* strip, const Share& share, Group group) {
+  constexpr Layout own = LAYOUTS[F];
+  const uint8_t *head = strip, *tile = share.tile;
+  Ahead ahead = share.ahead;
+  if (share.fresh) std::memset(share.sums, 0, 2 * T * ROWS * sizeof(float));
+  for (int64_t g = 0; g < share.groups; ++g, strip += own.record, tile += tile_record(own, T)) {
+    ahead.fetch<1>();
+    if (own.span > 1 && g % own.span == 0) {
+      head = strip;
+      strip += own.head;
+    }
+    group(head, strip, tile);
+  }
+}
+
+// `Form<F, T>::product` for each format and tiles of one, two or four tokens.
+template <template <int, int> class Form>
+struct Forms {
+  template <int F>
+  static Product of(int size) {
+    return size == 1 ? Form<F, 1>::product : size == 2 ? Form<F, 2>::product : Form<F, 4>::product;
+  }
+  static constexpr Product (*ALL[FORMATS])(int) = {of<Q4_0>, of<Q4_1>, of<Q5_0>, of<Q5_1>,
+                                                   of<Q8_0>, of<Q4_K>, of<Q5_K>, of<Q6_K>};
+  static Tiling cut(const Job& job) { return {job, job.x.tokens > 2 ? 4 : int(job.x.tokens)}; }
+  static void tiles(const Call& call, Member& member) {
+    const Job job(call);
+    make_tiles(job, cut(job), 0, member);
+  }
+  static void run(const Call& call, Member& member) {
+    const Job job(call);
+    const Tiling own = cut(job);
+    multiply<1>(job, own, ALL[job.format](own.size), 0, member);
+  }
+};
+
 }  // namespace engine

@@ -122,75 +122,49 @@ inline void steps(__m256i (&sum)[T][2], const uint8_t* record, const uint8_t* ti
 }
 
 template <int F, int T>
-void product(const uint8_t* const* strips, Share share) {
-  constexpr Layout own = LAYOUTS[F];
-  constexpr int COUNT = SUMS_32 || own.bits == 8 ? STEPS / own.parts : own.bits == 4 ? 8 : own.bits == 5 ? 4 : 2;
-  // By magnitude and sign nothing has to be taken away again.
-  constexpr bool STARTS = own.zero != 0 && (SUMS_32 || own.bits != 8);
-  const uint8_t *strip = *strips, *head = strip, *tile = share.tile;
-  float* const sums = share.sums;
-  if (share.fresh) std::memset(sums, 0, 2 * T * ROWS * sizeof(float));
-  for (int64_t g = 0; g < share.groups; ++g) {
-    share.ahead.fetch<1>();
-    if (own.span > 1 && g % own.span == 0) {
-      head = strip;
-      strip += own.head;
-    }
+struct Form {
+  static void product(const uint8_t* const* strips, Share share) {
+    constexpr Layout own = LAYOUTS[F];
+    constexpr int COUNT = SUMS_32 || own.bits == 8 ? STEPS / own.parts : own.bits == 4 ? 8 : own.bits == 5 ? 4 : 2;
+    // By magnitude and sign nothing has to be taken away again.
+    constexpr bool STARTS = own.zero != 0 && (SUMS_32 || own.bits != 8);
+    float* const sums = share.sums;
+    each_group<F, T>(*strips, share, [&](const uint8_t* head, const uint8_t* strip, const uint8_t* tile) {
 #pragma GCC unroll 2
-    for (int part = 0; part < own.parts; ++part) {
-      const uint8_t* const starts = tile + T * (GROUP + 4 + 4 * part);
-      __m256i sum[T][2];
+      for (int part = 0; part < own.parts; ++part) {
+        const uint8_t* const starts = tile + T * (GROUP + 4 + 4 * part);
+        __m256i sum[T][2];
 #pragma GCC unroll 4
-      for (int t = 0; t < T; ++t) sum[t][0] = sum[t][1] = STARTS ? word(starts + t * 4) : _mm256_setzero_si256();
+        for (int t = 0; t < T; ++t) sum[t][0] = sum[t][1] = STARTS ? word(starts + t * 4) : _mm256_setzero_si256();
 #pragma GCC unroll 4
-      for (int s = 0; s < STEPS / own.parts; s += COUNT)
-        steps<F, T, COUNT>(sum, strip, tile, part * STEPS / own.parts + s);
+        for (int s = 0; s < STEPS / own.parts; s += COUNT)
+          steps<F, T, COUNT>(sum, strip, tile, part * STEPS / own.parts + s);
 #pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const Factors by = factors<F>(head, strip, part, half);
+        for (int half = 0; half < 2; ++half) {
+          const Factors by = factors<F>(head, strip, part, half);
 #pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) {
-          float* const at = sums + t * ROWS + half * ROWS / 2;
-          __m256 total = _mm256_loadu_ps(at);
-          const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[t][half]), by.scale);
-          total = _mm256_fmadd_ps(scaled, number(tile + T * GROUP + t * 4), total);
-          _mm256_storeu_ps(at, total);
-          if (own.zero == 0) {
-            const __m256 low = _mm256_loadu_ps(at + T * ROWS);
-            _mm256_storeu_ps(at + T * ROWS, _mm256_fmadd_ps(by.minimum, number(starts + t * 4), low));
+          for (int t = 0; t < T; ++t) {
+            float* const at = sums + t * ROWS + half * ROWS / 2;
+            __m256 total = _mm256_loadu_ps(at);
+            const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[t][half]), by.scale);
+            total = _mm256_fmadd_ps(scaled, number(tile + T * GROUP + t * 4), total);
+            _mm256_storeu_ps(at, total);
+            if (own.zero == 0) {
+              const __m256 low = _mm256_loadu_ps(at + T * ROWS);
+              _mm256_storeu_ps(at + T * ROWS, _mm256_fmadd_ps(by.minimum, number(starts + t * 4), low));
+            }
           }
         }
       }
-    }
-    strip += own.record;
-    tile += tile_record(own, T);
+    });
   }
-}
-
-template <int F>
-Product product_of(int size) {
-  return size == 1 ? product<F, 1> : size == 2 ? product<F, 2> : product<F, 4>;
-}
-constexpr Product (*PRODUCTS[FORMATS])(int) = {
-    product_of<Q4_0>, product_of<Q4_1>, product_of<Q5_0>, product_of<Q5_1>,
-    product_of<Q8_0>, product_of<Q4_K>, product_of<Q5_K>, product_of<Q6_K>,
 };
-
-int size_for(int64_t tokens) { return tokens > 2 ? 4 : int(tokens); }
 
 }  // namespace
 }  // namespace engine
 
 using namespace engine;
 
-ENGINE_KERNEL(engine_block_tiles_avx2) {
-  const Job job(call);
-  make_tiles(job, Tiling(job, size_for(job.x.tokens)), 0, member);
-}
-
-ENGINE_KERNEL(engine_block_product_avx2) {
-  const Job job(call);
-  const Tiling cut(job, size_for(job.x.tokens));
-  multiply<1>(job, cut, PRODUCTS[job.format](cut.size), 0, member);
-}
+ENGINE_KERNEL(engine_block_tiles_avx2) { Forms<Form>::tiles(call, member); }
+ENGINE_KERNEL(engine_block_product_avx2) { Forms<Form>::run(call, member); }
 #endif

@@ -63,97 +63,71 @@ inline void step(int32x4_t (&sums)[T][QUARTERS], const uint8_t* record, const in
 }
 
 template <int F, int T>
-void product(const uint8_t* const* strips, Share share) {
-  constexpr Layout own = LAYOUTS[F];
-  // Nothing has to be taken away from products of signed codes.
-  constexpr bool STARTS = own.zero != 0 && own.bits != 8;
-  const uint8_t *strip = *strips, *head = strip, *tile = share.tile;
-  float* const sums = share.sums;
-  if (share.fresh) std::memset(sums, 0, 2 * T * ROWS * sizeof(float));
-  for (int64_t g = 0; g < share.groups; ++g) {
-    share.ahead.fetch<1>();
-    if (own.span > 1 && g % own.span == 0) {
-      head = strip;
-      strip += own.head;
-    }
+struct Form {
+  static void product(const uint8_t* const* strips, Share share) {
+    constexpr Layout own = LAYOUTS[F];
+    // Nothing has to be taken away from products of signed codes.
+    constexpr bool STARTS = own.zero != 0 && own.bits != 8;
+    float* const sums = share.sums;
+    each_group<F, T>(*strips, share, [&](const uint8_t* head, const uint8_t* strip, const uint8_t* tile) {
 #pragma GCC unroll 2
-    for (int part = 0; part < own.parts; ++part) {
-      const uint8_t* const starts = tile + T * (GROUP + 4 + 4 * part);
-      int32x4_t sum[T][QUARTERS];
-#pragma GCC unroll 4
-      for (int t = 0; t < T; ++t) {
-        int32_t start = 0;
-        if (STARTS) std::memcpy(&start, starts + t * 4, 4);
-#pragma GCC unroll 4
-        for (int q = 0; q < QUARTERS; ++q) sum[t][q] = vdupq_n_s32(start);
-      }
-      int8x16_t x[T];
-      if (part == 0) {
-#pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) x[t] = vreinterpretq_s8_u8(vld1q_u8(tile + t * GROUP));
-        step<F, T, 0>(sum, strip, x);
-        step<F, T, 1>(sum, strip, x);
-        step<F, T, 2>(sum, strip, x);
-        step<F, T, 3>(sum, strip, x);
-      }
-      if (part == own.parts - 1) {
-#pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) x[t] = vreinterpretq_s8_u8(vld1q_u8(tile + t * GROUP + 16));
-        step<F, T, 4>(sum, strip, x);
-        step<F, T, 5>(sum, strip, x);
-        step<F, T, 6>(sum, strip, x);
-        step<F, T, 7>(sum, strip, x);
-      }
-#pragma GCC unroll 4
-      for (int q = 0; q < QUARTERS; ++q) {
-        float32x4_t scale, low = vdupq_n_f32(0);
-        if (own.span == 1) {
-          scale = halves(strip + q * 8);
-          if (own.zero == 0) low = halves(strip + 2 * ROWS + q * 8);
-        } else {
-          scale = vmulq_f32(halves(head + q * 8), small(strip + part * ROWS + q * 4, own.parts == 2));
-          if (own.zero == 0)
-            low = vmulq_f32(vnegq_f32(halves(head + 2 * ROWS + q * 8)), small(strip + ROWS + q * 4, false));
-        }
+      for (int part = 0; part < own.parts; ++part) {
+        const uint8_t* const starts = tile + T * (GROUP + 4 + 4 * part);
+        int32x4_t sum[T][QUARTERS];
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
-          float* const at = sums + t * ROWS + q * 4;
-          const float32x4_t scaled = vmulq_f32(vcvtq_f32_s32(sum[t][q]), scale);
-          vst1q_f32(at, vfmaq_n_f32(vld1q_f32(at), scaled, number(tile + T * GROUP + t * 4)));
-          if (own.zero == 0)
-            vst1q_f32(at + T * ROWS, vfmaq_n_f32(vld1q_f32(at + T * ROWS), low, number(starts + t * 4)));
+          int32_t start = 0;
+          if (STARTS) std::memcpy(&start, starts + t * 4, 4);
+#pragma GCC unroll 4
+          for (int q = 0; q < QUARTERS; ++q) sum[t][q] = vdupq_n_s32(start);
+        }
+        int8x16_t x[T];
+        if (part == 0) {
+#pragma GCC unroll 4
+          for (int t = 0; t < T; ++t) x[t] = vreinterpretq_s8_u8(vld1q_u8(tile + t * GROUP));
+          step<F, T, 0>(sum, strip, x);
+          step<F, T, 1>(sum, strip, x);
+          step<F, T, 2>(sum, strip, x);
+          step<F, T, 3>(sum, strip, x);
+        }
+        if (part == own.parts - 1) {
+#pragma GCC unroll 4
+          for (int t = 0; t < T; ++t) x[t] = vreinterpretq_s8_u8(vld1q_u8(tile + t * GROUP + 16));
+          step<F, T, 4>(sum, strip, x);
+          step<F, T, 5>(sum, strip, x);
+          step<F, T, 6>(sum, strip, x);
+          step<F, T, 7>(sum, strip, x);
+        }
+#pragma GCC unroll 4
+        for (int q = 0; q < QUARTERS; ++q) {
+          float32x4_t scale, low = vdupq_n_f32(0);
+          if (own.span == 1) {
+            scale = halves(strip + q * 8);
+            if (own.zero == 0) low = halves(strip + 2 * ROWS + q * 8);
+          } else {
+            scale = vmulq_f32(halves(head + q * 8), small(strip + part * ROWS + q * 4, own.parts == 2));
+            if (own.zero == 0)
+              low = vmulq_f32(vnegq_f32(halves(head + 2 * ROWS + q * 8)), small(strip + ROWS + q * 4, false));
+          }
+#pragma GCC unroll 4
+          for (int t = 0; t < T; ++t) {
+            float* const at = sums + t * ROWS + q * 4;
+            const float32x4_t scaled = vmulq_f32(vcvtq_f32_s32(sum[t][q]), scale);
+            vst1q_f32(at, vfmaq_n_f32(vld1q_f32(at), scaled, number(tile + T * GROUP + t * 4)));
+            if (own.zero == 0)
+              vst1q_f32(at + T * ROWS, vfmaq_n_f32(vld1q_f32(at + T * ROWS), low, number(starts + t * 4)));
+          }
         }
       }
-    }
-    strip += own.record;
-    tile += tile_record(own, T);
+    });
   }
-}
-
-template <int F>
-Product product_of(int size) {
-  return size == 1 ? product<F, 1> : size == 2 ? product<F, 2> : product<F, 4>;
-}
-constexpr Product (*PRODUCTS[FORMATS])(int) = {
-    product_of<Q4_0>, product_of<Q4_1>, product_of<Q5_0>, product_of<Q5_1>,
-    product_of<Q8_0>, product_of<Q4_K>, product_of<Q5_K>, product_of<Q6_K>,
 };
-
-int size_for(int64_t tokens) { return tokens > 2 ? 4 : int(tokens); }
 
 }  // namespace
 }  // namespace engine
 
 using namespace engine;
 
-ENGINE_KERNEL(engine_block_tiles_neon) {
-  const Job job(call);
-  make_tiles(job, Tiling(job, size_for(job.x.tokens)), 0, member);
-}
-
-ENGINE_KERNEL(engine_block_product_neon) {
-  const Job job(call);
-  const Tiling cut(job, size_for(job.x.tokens));
-  multiply<1>(job, cut, PRODUCTS[job.format](cut.size), 0, member);
-}
+ENGINE_KERNEL(engine_block_tiles_neon) { Forms<Form>::tiles(call, member); }
+ENGINE_KERNEL(engine_block_product_neon) { Forms<Form>::run(call, member); }
 #endif

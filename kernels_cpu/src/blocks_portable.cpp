@@ -30,70 +30,44 @@ void decode(const uint8_t* record, int8_t (&codes)[ROWS][GROUP]) {
 }
 
 template <int F, int T>
-void product(const uint8_t* const* strips, Share share) {
-  constexpr Layout own = LAYOUTS[F];
-  constexpr int WIDTH = GROUP / own.parts;
-  const uint8_t *strip = *strips, *head = strip, *tile = share.tile;
-  float* const sums = share.sums;
-  if (share.fresh) std::memset(sums, 0, 2 * T * ROWS * sizeof(float));
-  for (int64_t g = 0; g < share.groups; ++g) {
-    share.ahead.fetch<1>();
-    if (own.span > 1 && g % own.span == 0) {
-      head = strip;
-      strip += own.head;
-    }
-    int8_t codes[ROWS][GROUP];
-    decode<F>(strip, codes);
-    for (int part = 0; part < own.parts; ++part)
-      for (int row = 0; row < ROWS; ++row) {
-        float scale, low = 0.0f;
-        if (own.span == 1) {
-          scale = half_at(strip + row * 2);
-          if (own.zero == 0) low = half_at(strip + 2 * ROWS + row * 2);
-        } else {
-          const uint8_t small = strip[part * ROWS + row];
-          scale = half_at(head + row * 2) * (own.parts == 2 ? float(int8_t(small)) : float(small));
-          if (own.zero == 0) low = -half_at(head + 2 * ROWS + row * 2) * float(strip[ROWS + row]);
+struct Form {
+  static void product(const uint8_t* const* strips, Share share) {
+    constexpr Layout own = LAYOUTS[F];
+    constexpr int WIDTH = GROUP / own.parts;
+    float* const sums = share.sums;
+    each_group<F, T>(*strips, share, [&](const uint8_t* head, const uint8_t* strip, const uint8_t* tile) {
+      int8_t codes[ROWS][GROUP];
+      decode<F>(strip, codes);
+      for (int part = 0; part < own.parts; ++part)
+        for (int row = 0; row < ROWS; ++row) {
+          float scale, low = 0.0f;
+          if (own.span == 1) {
+            scale = half_at(strip + row * 2);
+            if (own.zero == 0) low = half_at(strip + 2 * ROWS + row * 2);
+          } else {
+            const uint8_t small = strip[part * ROWS + row];
+            scale = half_at(head + row * 2) * (own.parts == 2 ? float(int8_t(small)) : float(small));
+            if (own.zero == 0) low = -half_at(head + 2 * ROWS + row * 2) * float(strip[ROWS + row]);
+          }
+          for (int t = 0; t < T; ++t) {
+            const int8_t* const x = reinterpret_cast<const int8_t*>(tile) + t * GROUP + part * WIDTH;
+            int32_t sum = 0;
+            for (int k = 0; k < WIDTH; ++k) sum += int32_t(x[k]) * codes[row][part * WIDTH + k];
+            float by, total;
+            std::memcpy(&by, tile + T * GROUP + t * 4, 4);
+            std::memcpy(&total, tile + T * (GROUP + 4) + t * 4, 4);
+            sums[t * ROWS + row] += float(sum) * scale * by;
+            if (own.zero == 0) sums[(T + t) * ROWS + row] += low * total;
+          }
         }
-        for (int t = 0; t < T; ++t) {
-          const int8_t* const x = reinterpret_cast<const int8_t*>(tile) + t * GROUP + part * WIDTH;
-          int32_t sum = 0;
-          for (int k = 0; k < WIDTH; ++k) sum += int32_t(x[k]) * codes[row][part * WIDTH + k];
-          float by, total;
-          std::memcpy(&by, tile + T * GROUP + t * 4, 4);
-          std::memcpy(&total, tile + T * (GROUP + 4) + t * 4, 4);
-          sums[t * ROWS + row] += float(sum) * scale * by;
-          if (own.zero == 0) sums[(T + t) * ROWS + row] += low * total;
-        }
-      }
-    strip += own.record;
-    tile += tile_record(own, T);
+    });
   }
-}
-
-template <int F>
-Product product_of(int size) {
-  return size == 1 ? product<F, 1> : product<F, 4>;
-}
-constexpr Product (*PRODUCTS[FORMATS])(int) = {
-    product_of<Q4_0>, product_of<Q4_1>, product_of<Q5_0>, product_of<Q5_1>,
-    product_of<Q8_0>, product_of<Q4_K>, product_of<Q5_K>, product_of<Q6_K>,
 };
-
-int size_for(int64_t tokens) { return tokens > 1 ? 4 : int(tokens); }
 
 }  // namespace
 }  // namespace engine
 
 using namespace engine;
 
-ENGINE_KERNEL(engine_block_tiles_portable) {
-  const Job job(call);
-  make_tiles(job, Tiling(job, size_for(job.x.tokens)), 0, member);
-}
-
-ENGINE_KERNEL(engine_block_product_portable) {
-  const Job job(call);
-  const Tiling cut(job, size_for(job.x.tokens));
-  multiply<1>(job, cut, PRODUCTS[job.format](cut.size), 0, member);
-}
+ENGINE_KERNEL(engine_block_tiles_portable) { Forms<Form>::tiles(call, member); }
+ENGINE_KERNEL(engine_block_product_portable) { Forms<Form>::run(call, member); }
