@@ -192,12 +192,16 @@ inline void make_tiles(const Job& job, const Tiling& cut, int32_t bias, Member& 
 
 // One sum of products and one of minima of each strip and token become a result: the same order of steps for every
 // token, however many there are.
+template <bool PAST>
 inline void finish(const float* products, const float* minima, const float* bias, float* out) {
   for (int i = 0; i < ROWS; i += LANES) {
     vf sum = load(products + i);
     if (minima != nullptr) sum = sum + load(minima + i);
     if (bias != nullptr) sum = sum + load(bias + i);
-    store(out + i, sum);
+    if (PAST)
+      pass(out + i, sum);
+    else
+      store(out + i, sum);
   }
 }
 
@@ -211,6 +215,7 @@ struct Work {
   const uint8_t* tiles;
   char* free;  // of the scratch, behind what is in use
   int64_t abreast, blocks, tiles_of_block, strips, strip_bytes, record, each;
+  bool past;
 
   Work(const Job& job, const Tiling& cut, int32_t bias, int abreast, Member& member)
       : job(job), cut(cut), tiles(job.tiles), free(member.scratch), abreast(abreast) {
@@ -226,6 +231,7 @@ struct Work {
     strip_bytes = bytes_before(job.own, job.x.groups);
     record = tile_record(job.own, cut.size);
     each = 2 * abreast * cut.size * ROWS;
+    past = passes(job.out, cut.tokens / job.x.planes, job.rows);
   }
 
   const uint8_t* tile(int64_t i, int64_t group) const { return tiles + i * cut.bytes + group * record; }
@@ -244,6 +250,7 @@ struct Work {
           own[j] = job.strips + (first + j < strips ? first + j : strips - 1) * strip_bytes;
         body(own, first, unit / runs * cut.count / blocks, (unit / runs + 1) * cut.count / blocks);
       }
+    if (past) passed();
   }
 
   // Equal turns of at most `most` groups that all `tiles` take before the next ones, out of the first-level cache.
@@ -281,13 +288,15 @@ struct Work {
         const int64_t at = j * size + t * ROWS;
         const float* const low = minima == nullptr ? nullptr : minima + at;
         const float* const more = bias == nullptr ? nullptr : bias + j * ROWS;
-        if (j < whole) {
-          engine::finish(sums + at, low, more, out + j * ROWS);
+        if (past) {
+          engine::finish<true>(sums + at, low, more, out + j * ROWS);
+        } else if (j < whole) {
+          engine::finish<false>(sums + at, low, more, out + j * ROWS);
         } else {
           const size_t nbytes = size_t(job.rows % ROWS) * sizeof(float);
           float part[ROWS], end[ROWS] = {};
           if (more != nullptr) std::memcpy(end, more, nbytes);
-          engine::finish(sums + at, low, more == nullptr ? nullptr : end, part);
+          engine::finish<false>(sums + at, low, more == nullptr ? nullptr : end, part);
           std::memcpy(out + j * ROWS, part, nbytes);
         }
       }

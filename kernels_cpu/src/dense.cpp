@@ -113,7 +113,12 @@ void fetch(const char* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
 }
 
-void finish(const float* sums, const float* bias, float* out, int64_t left) {
+void finish(const float* sums, const float* bias, float* out, int64_t left, bool past) {
+  if (past) {
+    for (int i = 0; i < STRIP; i += LANES)
+      pass(out + i, bias == nullptr ? load(sums + i) : load(sums + i) + load(bias + i));
+    return;
+  }
   if (left > STRIP) left = STRIP;
   if (bias == nullptr) {
     std::memcpy(out, sums, size_t(left) * 4);
@@ -130,6 +135,7 @@ void multiply(const Call& call, Member& member, Read read, int64_t item) {
   const int64_t columns = call.size[1], rows = call.size[2], strips = (rows + STRIP - 1) / STRIP;
   const float *x = call.at<float>(0), *bias = call.at<float>(2);
   float* out = call.at<float>(3);
+  const bool past = passes(out, tiles.tokens, rows);
   float* buffer = reinterpret_cast<float*>(member.scratch);
   float* sums = buffer + BLOCK * STRIP;
   const int most = strips_for(tiles.largest());
@@ -168,10 +174,11 @@ void multiply(const Call& call, Member& member, Read read, int64_t item) {
         for (int64_t token = from; token < to; ++token)
           for (int64_t s = 0, row = strip * STRIP; s < width; ++s, row += STRIP)
             finish(sums + ((token - from) * width + s) * STRIP, bias == nullptr ? bias : bias + row,
-                   out + token * rows + row, rows - row);
+                   out + token * rows + row, rows - row, past);
       }
       strip += width;
     }
+  if (past) passed();
 }
 
 }  // namespace engine

@@ -182,6 +182,7 @@ ENGINE_KERNEL(engine_int8_product) {
   const int32_t* x_sums = call.at<int32_t>(5);
   const float* x_scales = call.at<float>(6);
   const float* bias = call.at<float>(3);
+  const bool past = passes(call.at<float>(4), tokens, rows);
   int most = STRIPS;
   while (most > 1 && most * VECTORS * tiles.largest() > ACCUMULATORS) most /= 2;
   const int64_t piece = DEPTH / most * 4;
@@ -216,10 +217,13 @@ ENGINE_KERNEL(engine_int8_product) {
         for (int64_t token = from; token < to; ++token) {
           const float* total = totals + (token - from) * each;
           float* out = call.at<float>(4) + token * rows;
-          for (int64_t row = strip * STRIP; row < strip * STRIP + each && row < rows; ++row, ++total)
+          for (int64_t row = strip * STRIP, stop = row + each; past && row < stop; row += LANES, total += LANES)
+            pass(out + row, bias == nullptr ? load(total) : load(total) + load(bias + row));
+          for (int64_t row = strip * STRIP; !past && row < strip * STRIP + each && row < rows; ++row, ++total)
             out[row] = bias == nullptr ? *total : *total + bias[row];
         }
       }
       strip += width;
     }
+  if (past) passed();
 }

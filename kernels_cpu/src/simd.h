@@ -57,6 +57,24 @@ inline V load_as(const T* from) {
 }
 inline vf load(const float* from) { return load_as<vf>(from); }
 inline void store(float* to, vf x) { std::memcpy(to, &x, sizeof(x)); }
+// Past the caches, to where a line begins or goes on; `passed` before others read it.
+#if defined(ENGINE_AVX512)
+inline void pass(float* to, vf x) { _mm512_stream_ps(to, (__m512)x); }
+#elif defined(__AVX2__)
+inline void pass(float* to, vf x) { _mm256_stream_ps(to, (__m256)x); }
+#else
+inline void pass(float* to, vf x) { store(to, x); }
+#endif
+inline void passed() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+// Whether results [count, width] are: so many are not in a cache any more when they are read, and to fetch lines that are
+// written next costs more than all the sums behind them.
+inline bool passes(const float* to, int64_t count, int64_t width) {
+  return count * width >= 65536 && width % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0;
+}
 inline vf broadcast(float x) { return x - vf{}; }
 
 #if defined(ENGINE_AVX512)

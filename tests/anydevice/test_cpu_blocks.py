@@ -136,6 +136,19 @@ def test_wide_weights_are_taken_in_turns(runtime):
             assert same_bits(product(row, x[:1], scales[:1], packed, None, format), found[:1])
 
 
+def test_results_too_many_for_a_cache_have_the_bits_of_few(runtime):
+    rng = torch.Generator().manual_seed(7)
+    for kind in KINDS:
+        weight, bias = sample_blocks(512, 256, "q4_1", rng), torch.randn(512, generator=rng)
+        x, scales = activations(130, 256, rng, kind=kind)
+        packed, *_ = pack((weight,), {"format": "q4_1"})
+        for row in forms(runtime.profile):
+            found = product(row, x, scales, packed, bias, "q4_1")
+            for first in range(0, 130, 26):
+                part = slice(first, first + 26)
+                assert same_bits(product(row, x[part], scales[part], packed, bias, "q4_1"), found[part])
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_packing_leaves_the_file_as_it_is_and_takes_no_more_room_than_it_allows(format):
     rng = torch.Generator().manual_seed(4)
