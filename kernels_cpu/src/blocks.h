@@ -208,6 +208,13 @@ inline void finish(const float* products, const float* minima, const float* bias
 // Activations of so many bytes stay in a second-level cache while strips go by.
 constexpr int64_t NEAR = 512 << 10;
 
+// Some strips side by side with tiles [first, last). Where strips end there the last one stands in for those that lack.
+struct Unit {
+  const uint8_t* strips[4];
+  int64_t strip, first, last;
+  const uint8_t* after;  // what this member takes next if all are equally fast, or null
+};
+
 // Strips outside, `abreast` at a time, tokens inside.
 struct Work {
   const Job& job;
@@ -236,19 +243,19 @@ struct Work {
 
   const uint8_t* tile(int64_t i, int64_t group) const { return tiles + i * cut.bytes + group * record; }
 
-  // body(strips abreast, the first one's number, first tile, last tile). Where strips end there the last one stands in
-  // for those that lack.
+  // body(unit)
   template <class Body>
   void run(Member& member, Body body) const {
-    const int64_t runs = (strips + abreast - 1) / abreast;
+    const int64_t runs = (strips + abreast - 1) / abreast, grain = grain_of(runs, member, 4);
     int64_t begin, end;
-    while (member.next(blocks * runs, grain_of(runs, member, 4), begin, end))
-      for (int64_t unit = begin; unit < end; ++unit) {
-        const int64_t first = unit % runs * abreast;
-        const uint8_t* own[4];
+    while (member.next(blocks * runs, grain, begin, end))
+      for (int64_t at = begin; at < end; ++at) {
+        const int64_t first = at % runs * abreast, next = at + 1 < end ? at + 1 : begin + grain * member.count;
+        Unit unit{{}, first, at / runs * cut.count / blocks, (at / runs + 1) * cut.count / blocks, nullptr};
         for (int64_t j = 0; j < abreast; ++j)
-          own[j] = job.strips + (first + j < strips ? first + j : strips - 1) * strip_bytes;
-        body(own, first, unit / runs * cut.count / blocks, (unit / runs + 1) * cut.count / blocks);
+          unit.strips[j] = job.strips + (first + j < strips ? first + j : strips - 1) * strip_bytes;
+        if (next < blocks * runs) unit.after = job.strips + next % runs * abreast * strip_bytes;
+        body(unit);
       }
     if (past) passed();
   }
@@ -256,15 +263,15 @@ struct Work {
   // Equal turns of at most `most` groups that all `tiles` take before the next ones, out of the first-level cache.
   // turn(strips at the first group, that group, groups, what each tile asks for ahead)
   template <class Turn>
-  void turns(const uint8_t* const* own, int64_t tiles, int64_t most, Turn turn) const {
+  void turns(const Unit& unit, int64_t most, Turn turn) const {
     const int64_t groups = job.x.groups, length = turn_of(most);
     for (int64_t g = 0; g < groups; g += length) {
       const int64_t now = groups - g < length ? groups - g : length, before = bytes_before(job.own, g);
       const uint8_t* from[4];
-      for (int64_t j = 0; j < abreast; ++j) from[j] = own[j] + before;
+      for (int64_t j = 0; j < abreast; ++j) from[j] = unit.strips[j] + before;
       const int64_t next = g + now < groups ? g + now : 0, count = groups - next < length ? groups - next : length;
-      const int64_t lines = (bytes_before(job.own, count) / tiles + 63) / 64;
-      const uint8_t* const at = own[0] + (next > 0 ? bytes_before(job.own, next) : abreast * strip_bytes);
+      const uint8_t* const at = next > 0 ? unit.strips[0] + bytes_before(job.own, next) : unit.after;
+      const int64_t lines = at == nullptr ? 0 : (bytes_before(job.own, count) / (unit.last - unit.first) + 63) / 64;
       turn(from, g, now, Ahead{at, strip_bytes, lines, (lines + now - 1) / now});
     }
   }
@@ -310,16 +317,16 @@ template <int ABREAST>
 void multiply(const Job& job, const Tiling& cut, Product product, int32_t bias, Member& member) {
   const Work work(job, cut, bias, ABREAST, member);
   float* const sums = reinterpret_cast<float*>(work.free);
-  work.run(member, [&](const uint8_t* const* strips, int64_t strip, int64_t first, int64_t last) {
-    const int64_t tiles = last - first;
-    work.turns(strips, tiles, tiles > 1 ? TURN : job.x.groups,
+  work.run(member, [&](const Unit& unit) {
+    const int64_t first = unit.first, last = unit.last, tiles = last - first;
+    work.turns(unit, tiles > 1 ? TURN : job.x.groups,
                [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
                  // One tile reads as fast as the memory gives, and what is asked for ahead would only be in its way.
                  if (tiles == 1) ahead.lines = 0;
                  for (int64_t i = first; i < last; ++i, ahead.at += ahead.lines * 64)
                    product(from, {work.tile(i, g), now, sums + (i - first) * work.each, g == 0, ahead});
                });
-    for (int64_t i = first; i < last; ++i) work.finish(strip, sums + (i - first) * work.each, i);
+    for (int64_t i = first; i < last; ++i) work.finish(unit.strip, sums + (i - first) * work.each, i);
   });
 }
 

@@ -341,12 +341,13 @@ void multiply_panels(const Job& job, const Tiling& cut, Member& member) {
   const int64_t most = work.tiles_of_block <= FEW ? SHORT : LONG, turn = work.turn_of(most);
   uint8_t* const panel = reinterpret_cast<uint8_t*>(work.free);
   float* const sums = reinterpret_cast<float*>(panel + WIDE * turn * (panel_record(job.own.parts) + STEP));
-  work.run(member, [&](const uint8_t* const* strips, int64_t strip, int64_t first, int64_t last) {
-    work.turns(strips, last - first, most, [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
+  work.run(member, [&](const Unit& unit) {
+    const int64_t first = unit.first, last = unit.last;
+    work.turns(unit, most, [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
       for (int64_t i = first; i < last; ++i, ahead.at += ahead.lines * 64) {
         float* const tile_sums = sums + (turn < job.x.groups ? i - first : 0) * work.each;
         (i == first ? form.first : form.other)(from, panel, {work.tile(i, g), now, tile_sums, g == 0, ahead});
-        if (g + now == job.x.groups) work.finish(strip, tile_sums, i);
+        if (g + now == job.x.groups) work.finish(unit.strip, tile_sums, i);
       }
     });
   });
