@@ -10,7 +10,7 @@ from engine.program import Program
 from platforms.contract import Memory
 
 ITEM = {
-    **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2},
+    **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int32": 4},
     **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1},
 }
 """Bytes of an element. A value of another type counts as 8."""

@@ -133,8 +133,7 @@ class Stepper:
             if self.executor.graphs is not None:
                 for buffer in self.executor.graphs._buffers._places.values():
                     buffer.fill_(float("nan"))
-                for buffer in self.executor.graphs._buffers._inputs.values():
-                    buffer.fill_(2**30)
+                self.executor.graphs._buffers._memory.fill_(2**6)
             ends, rows = 0, []
             for item in work:
                 ends += len(item.tokens)

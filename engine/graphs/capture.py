@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, cast
 
 from engine.compile.cut import Segment
@@ -19,6 +20,17 @@ _log = logging.getLogger("engine")
 
 Part = CapturedGraph | Work
 """Of a step: replayed, or run call by call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """``free``: inputs that its work is given. ``hidden``: what the tail reads in buffers. ``prepared``: whether a row
+    prepares such steps."""
+
+    parts: tuple[Part, ...]
+    free: frozenset[str]
+    hidden: dict[str, Any]
+    prepared: bool
 
 
 class Graphs:
@@ -37,9 +49,8 @@ class Graphs:
         report: Callable[[int], None] = lambda captured: None,
     ) -> None:
         self.failed: dict[Key, str] = {}
-        self._moved, self._prepare, self._legality = executor.moved, executor.prepare, legality
-        self._steps: dict[Key, list[Part]] = {}
-        self._hidden: dict[Key, dict[str, Any]] = {}
+        self._executor, self._legality = executor, legality
+        self._steps: dict[Key, _Step] = {}
         self._buffers: Buffers | None = None
         numbers = {key: executor.range_of(key.tokens) for key in wanted}
         used = {place for work in works for place in work.used}
@@ -72,27 +83,30 @@ class Graphs:
     @property
     def nbytes(self) -> int:
         """As measured by the backend, and of the buffers."""
-        graphs = [part for parts in self._steps.values() for part in parts if not isinstance(part, Work)]
+        graphs = [part for step in self._steps.values() for part in step.parts if not isinstance(part, Work)]
         return sum(graph.nbytes for graph in graphs) + (self._buffers.nbytes if self._buffers is not None else 0)
 
     def run(self, key: Key, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Do a step. ``arrays``: its inputs, of its own sizes; returns what the tail reads, in buffers."""
         assert self._buffers is not None, "a graph was picked, so there are buffers"
-        self._prepare(key, {**arrays, **self._buffers.fill(arrays, key)})
-        parts = self._steps[key]
-        names = {name for part in parts if isinstance(part, Work) for name in part.free}
-        own = self._moved({name: arrays[name] for name in names})
-        for part in parts:
+        step = self._steps[key]
+        self._buffers.fill(arrays, key)
+        if step.prepared:
+            self._executor.prepare(key, {**arrays, **self._buffers.written(key)})
+        # What comes after a replay finds nothing in the processor's caches, so little is left to do there.
+        read = step.hidden | self._buffers.rows(key, arrays)
+        own = self._executor.moved({name: arrays[name] for name in step.free})
+        for part in step.parts:
             if isinstance(part, Work):
                 part.run({name: own[name] for name in part.free})
             else:
                 part.replay()
-        return self._hidden[key]
+        return read
 
     def close(self) -> None:
         """Give back what graphs hold. Idempotent; a graph that cannot be closed is no reason to keep the others."""
-        for parts in self._steps.values():
-            for part in parts:
+        for step in self._steps.values():
+            for part in step.parts:
                 if not isinstance(part, Work):
                     _close(part)
         self._steps = {}
@@ -113,8 +127,9 @@ class Graphs:
 
     def _capture(self, key: Key, works: Works, buffers: Buffers, backend: GraphBackend, pool: Any) -> None:
         parts: list[Part] = []
+        buffers.clear(key)
         try:
-            self._prepare(key, buffers.nobody(key))
+            self._executor.prepare(key, buffers.written(key))
         except RuntimeError as error:
             self.failed[key] = str(error)
             return
@@ -131,8 +146,9 @@ class Graphs:
                 undo.callback(_close, graph)
                 parts.append(graph)
             undo.pop_all()
-        self._steps[key] = parts
-        self._hidden[key] = works.hidden(buffers, key.tokens)
+        free = frozenset(name for part in parts if isinstance(part, Work) for name in part.free)
+        prepared = bool(self._executor.ranges[self._executor.range_of(key.tokens)].prepared)
+        self._steps[key] = _Step(tuple(parts), free, works.hidden(buffers, key.tokens), prepared)
 
 
 def _parts(key: Key, works: Works, buffers: Buffers) -> list[tuple[bool, Work]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Executor:
 
     def __init__(self, ranges: Sequence[BoundRange], constants: Mapping[str, Any], runtime: Runtime) -> None:
         self.ranges, self.constants, self.runtime = tuple(ranges), constants, runtime
+        self._ends = [one.end for one in self.ranges]
         self.count_anew()
         self._eager: dict[int, Work] = {}
         self._preparing: dict[int, Preparing] = {}
@@ -54,7 +56,7 @@ class Executor:
 
     def range_of(self, tokens: int) -> int:
         """Number of the range that a step of so many tokens, padding included, runs."""
-        return next(number for number, one in enumerate(self.ranges) if tokens <= one.end)
+        return bisect_left(self._ends, tokens)
 
     def count_anew(self) -> None:
         """Steps so far were nobody's."""
@@ -74,8 +76,7 @@ class Executor:
         if key.kind == "NONE":
             self.prepare(key, arrays)
             return self._step(number).run(self.moved(arrays))[self._logits(number)]
-        hidden = self.graphs.run(key, arrays)
-        return self._tail(number).run({**hidden, **self.moved({"rows": arrays["rows"]})})[self._logits(number)]
+        return self._tail(number).run(self.graphs.run(key, arrays))[self._logits(number)]
 
     def prepare(self, key: Key, arrays: Mapping[str, Any]) -> None:
         """Before a step, or before its capture, on the stream that it runs on. ``arrays``: program inputs in the sizes
