@@ -89,17 +89,17 @@ class Runner:
         logprobs: dict[str, list[TokenLogprobs] | None] = {}
         scores: dict[str, list[TokenLogprobs]] = {}
         errors: dict[str, str | None] = {}
-        with torch.inference_mode(), self._runtime.compute():
+        with self._runtime.compute():
             names = list(handle.sampled)
             if names:
                 chosen = handle.logits
-                if len(names) < len(chosen):
+                if handle.scored:
                     chosen = chosen[self._tensor(list(handle.sampled.values()))]
                 found, reports, problems = self._sampler.sample(chosen, names, masks)
                 tokens = dict(zip(names, self._runtime.fetch(found).wait().tolist(), strict=True))
                 logprobs = dict(zip(names, reports, strict=True))
                 errors = dict(zip(names, problems, strict=True))
-            for work in handle.batch.work:
+            for work in handle.batch.work if handle.scored else ():
                 span = handle.scored.get(work.request_id)
                 if span is not None:
                     request = handle.requests[work.request_id]
