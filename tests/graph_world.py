@@ -138,7 +138,7 @@ class Stepper:
             for item in work:
                 ends += len(item.tokens)
                 rows.append(ends - 1)
-            logits = self.executor.run(*step_inputs(work, (PAGE,), rows))
+            logits = self.executor.run(*step_inputs(work, (PAGE,), rows)).clone()
             for name, cache in self.caches.items():
                 assert bool(cache[:, foreign].isnan().all()), f"{name}: a block of nobody in the step was written"
                 cache[:, foreign] = before[name]

@@ -16,6 +16,8 @@ from platforms.contract import Runtime
 TOKENS = "tokens"
 SLOTS, NO_SLOT = "slots.", -1
 """Where a padded token's keys and values go: nowhere."""
+TAIL_ROWS = 32
+"""Logit rows of the largest tail that is captured: with more, calling costs little beside what is computed."""
 ALIGNMENT = 64
 """Bytes that an input's address is a multiple of, as that of memory of its own would be."""
 
@@ -82,29 +84,36 @@ class Buffers:
         import torch
 
         self._program, self._width = program, width
-        self._rows = {value.name for value in program.inputs if ROWS in value.shape}
         self._steps: dict[Key, _Inputs] = {}
         self._memory = runtime.zeros((_sides(program, Key("FULL", tokens, requests), width)[1],), torch.uint8)
         self._places = {place: runtime.zeros((tokens, *place.rest), getattr(torch, place.dtype)) for place in used}
+        logits = program.values[program.outputs["logits"]]
+        shape = _sized(logits.shape, min(requests, TAIL_ROWS), requests, width)
+        self._logits = runtime.zeros(shape, getattr(torch, logits.dtype))
 
     def inputs(self, key: Key) -> dict[str, Any]:
         """The program's inputs as a graph of ``key`` sees them; of a piece, those with a row per token only."""
-        return {name: view for name, view in self._of(key).device.items() if name not in self._rows}
+        return {name: view for name, view in self._of(key).device.items() if name != ROWS}
 
     def written(self, key: Key) -> dict[str, Any]:
         """What ``inputs`` hold, on the host; good until the next step."""
-        return {name: view for name, view in self._of(key).host.items() if name not in self._rows}
+        return {name: view for name, view in self._of(key).host.items() if name != ROWS}
 
-    def rows(self, key: Key, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs over logit rows of the step that was filled in."""
-        device = self._of(key).device
-        return {name: device[name][: len(arrays[name])] for name in self._rows}
+    def rows(self, count: int) -> Any:
+        """Logit rows of a step that has so many. They lie first, so that all graphs have them in the same place."""
+        import torch
+
+        return self._memory[: 8 * count].view(torch.int64)
+
+    def logits(self, count: int) -> Any:
+        """Where captured tails leave them."""
+        return self._logits[:count]
 
     @property
     def nbytes(self) -> int:
-        return sum(int(x.nbytes) for x in (self._memory, *self._places.values()))
+        return sum(int(x.nbytes) for x in (self._memory, self._logits, *self._places.values()))
 
-    def place(self, place: Place, tokens: int) -> Any:
+    def place(self, place: Place, tokens: int | None = None) -> Any:
         return self._places[place][:tokens]
 
     def fill(self, arrays: Mapping[str, Any], key: Key) -> None:
@@ -147,10 +156,10 @@ class Buffers:
 
 
 def _sides(program: Program, key: Key, width: int) -> tuple[list[tuple[Value, int, tuple[int, ...]]], int]:
-    """Inputs of a graph, where each begins, in bytes, its shape, and where the last ends. There are as many logit rows
+    """Inputs of a graph, where each begins, in bytes, its shape, and where the last ends. Logit rows are first, as many
     as tokens at most."""
     found, end = [], 0
-    for value in program.inputs:
+    for value in sorted(program.inputs, key=lambda value: value.name != ROWS):
         if key.kind == "FULL" or value.shape[0] in (TOKENS, ROWS):
             shape = _sized(value.shape, key.tokens, key.requests, width)
             found.append((value, end, shape))
@@ -172,4 +181,10 @@ def _sized(shape: Sequence[Dim], tokens: int, requests: int, width: int) -> tupl
 def buffer_bytes(program: Program, used: Iterable[Place], tokens: int, requests: int, width: int) -> int:
     """Of all that ``Buffers`` would allocate."""
     inputs = _sides(program, Key("FULL", tokens, requests), width)[1]
-    return inputs + tokens * sum(place.token_bytes for place in used)
+    return inputs + logits_bytes(program, requests) + tokens * sum(place.token_bytes for place in used)
+
+
+def logits_bytes(program: Program, requests: int) -> int:
+    """Of the largest tail that is captured."""
+    logits = program.values[program.outputs["logits"]]
+    return ITEM.get(logits.dtype, 8) * prod(_sized(logits.shape, min(requests, TAIL_ROWS), requests, 0))

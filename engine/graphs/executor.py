@@ -50,7 +50,6 @@ class Executor:
         self.count_anew()
         self._eager: dict[int, Work] = {}
         self._preparing: dict[int, Preparing] = {}
-        self._tails: dict[int, Work] = {}
         self._dispatcher = Dispatcher("NONE", ())
         self.graphs: Any = None
 
@@ -68,15 +67,15 @@ class Executor:
         self._dispatcher, self.graphs = dispatcher, graphs
 
     def run(self, arrays: Mapping[str, Any], shape: Shape) -> Any:
-        """Logits [rows, vocabulary] of a step. ``arrays``: see ``engine.step_inputs``."""
+        """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``."""
         key = self._dispatcher.pick(shape)
         self.steps[key.kind] += 1
         self.padding += key.tokens - shape.tokens
-        number = self.range_of(key.tokens)
         if key.kind == "NONE":
             self.prepare(key, arrays)
-            return self._step(number).run(self.moved(arrays))[self._logits(number)]
-        return self._tail(number).run(self.graphs.run(key, arrays))[self._logits(number)]
+            (logits,) = self._step(self.range_of(key.tokens)).run(self.moved(arrays)).values()
+            return logits
+        return self.graphs.run(key, arrays)
 
     def prepare(self, key: Key, arrays: Mapping[str, Any]) -> None:
         """Before a step, or before its capture, on the stream that it runs on. ``arrays``: program inputs in the sizes
@@ -99,18 +98,9 @@ class Executor:
             self.graphs.close()
         self.use(Dispatcher("NONE", ()), None)
 
-    def _logits(self, number: int) -> str:
-        return self.ranges[number].program.outputs["logits"]
-
     def _step(self, number: int) -> Work:
         if number not in self._eager:
             one = self.ranges[number]
             names = [value.name for value in one.program.inputs]
-            self._eager[number] = Work(one.calls, self.constants, names, [self._logits(number)])
+            self._eager[number] = Work(one.calls, self.constants, names, [one.program.outputs["logits"]])
         return self._eager[number]
-
-    def _tail(self, number: int) -> Work:
-        if number not in self._tails:
-            segment, calls = self.ranges[number].tail
-            self._tails[number] = Work(calls, self.constants, segment.inputs, [self._logits(number)])
-        return self._tails[number]
