@@ -11,7 +11,7 @@ from platforms.contract import Memory
 
 ITEM = {
     **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2},
-    **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1, "int16": 2},
+    **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "int8": 1, "uint8": 1, "int16": 2, "int32": 4},
 }
 """Bytes of an element. A value of another type counts as 8."""
 

@@ -129,10 +129,9 @@ class _Choice:
         if self._stops and not all and not self._params.include_stop_str_in_output:
             hold = self._stops.held
         text, self._held = self._held[: len(self._held) - hold], self._held[len(self._held) - hold :]
-        count = len(self._tokens) if all else 0
-        if text and not all:
-            shown = (place for place, token in enumerate(self._tokens, 1) if token.end <= self._end - hold)
-            count = max((place for place in shown if not self._tokens[place - 1].silent), default=0)
+        count = len(self._tokens) if all or text else 0
+        while not all and count and (self._tokens[count - 1].end > self._end - hold or self._tokens[count - 1].silent):
+            count -= 1
         tokens, self._tokens = self._tokens[:count], self._tokens[count:]
         return text, tokens
 

@@ -16,7 +16,7 @@ from engine.step_inputs import step_inputs
 from platforms.contract import Runtime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Handle:
     """A submitted step. ``requests``: those of its work, by id, as they were. ``logits``: [rows, vocab]; ``sampled``:
     row of each request that takes a token; ``scored``: rows of the prompt positions of each request that wants their
@@ -50,6 +50,7 @@ class Runner:
         self._sampler = Sampler(vocab_size, runtime.device, sampling)
         self._requests: dict[str, Request] = {}
         self._unsampled: deque[Batch] = deque()
+        self._latest: Handle | None = None
 
     def submit(self, batch: Batch) -> Handle:
         """Start computing. Requests that the batch names as finished are forgotten first, new ones learnt. A batch
@@ -78,28 +79,32 @@ class Runner:
                 self._introduce(batch)
             return Handle(batch, requests, None, sampled, scored)
         with torch.inference_mode(), self._runtime.compute():
+            if self._latest is not None:
+                self._latest.logits = self._latest.logits.clone()
             logits = self.executor.run(*step_inputs(batch.work, self._pages, rows))
-        return Handle(batch, requests, logits, sampled, scored)
+        self._latest = Handle(batch, requests, logits, sampled, scored)
+        return self._latest
 
     def sample(self, handle: Handle, masks: Any = None) -> list[Sampled]:
         """Tokens and log-probabilities of every request of the step, in the order of its work. ``masks``: see
         ``Sampler.sample``, one row per sampled request. A request whose logits or mask give no token has an error."""
         self._introduce(handle.batch)
+        self._latest = None if self._latest is handle else self._latest
         tokens: dict[str, int] = {}
         logprobs: dict[str, list[TokenLogprobs] | None] = {}
         scores: dict[str, list[TokenLogprobs]] = {}
         errors: dict[str, str | None] = {}
-        with torch.inference_mode(), self._runtime.compute():
+        with self._runtime.compute():
             names = list(handle.sampled)
             if names:
                 chosen = handle.logits
-                if len(names) < len(chosen):
+                if handle.scored:
                     chosen = chosen[self._tensor(list(handle.sampled.values()))]
                 found, reports, problems = self._sampler.sample(chosen, names, masks)
                 tokens = dict(zip(names, self._runtime.fetch(found).wait().tolist(), strict=True))
                 logprobs = dict(zip(names, reports, strict=True))
                 errors = dict(zip(names, problems, strict=True))
-            for work in handle.batch.work:
+            for work in handle.batch.work if handle.scored else ():
                 span = handle.scored.get(work.request_id)
                 if span is not None:
                     request = handle.requests[work.request_id]

@@ -7,6 +7,7 @@ token, the others temperature, top_k, top_p, min_p and one draw. Reported log-pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 import torch
@@ -159,8 +160,7 @@ def _report(
 
 
 def _explain(maxima: Tensor, causes: list[str]) -> list[str | None]:
-    finite = maxima.flatten().isfinite().tolist()
-    return [None if fine else cause for fine, cause in zip(finite, causes, strict=True)]
+    return [None if isfinite(peak) else cause for peak, cause in zip(maxima.tolist(), causes, strict=True)]
 
 
 def _causes(masks: Tensor | None, rows: int) -> list[str]:

@@ -90,7 +90,10 @@ class Sequence:
         error: str | None = None,
     ) -> Output:
         """What the front end is told; the last one (``reason`` given) carries the times."""
-        times = Times(self.request.arrival, self.first_scheduled, self.first_token, self.last_token, self.preemptions)
+        times = None
+        if reason is not None:
+            stamps = self.request.arrival, self.first_scheduled, self.first_token, self.last_token
+            times = Times(*stamps, self.preemptions)
         return Output(
             request_id=self.id,
             tokens=tokens,
@@ -99,7 +102,7 @@ class Sequence:
             cached_tokens=self.cached or 0,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            times=None if reason is None else times,
+            times=times,
             error=error,
         )
 

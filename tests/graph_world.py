@@ -133,13 +133,12 @@ class Stepper:
             if self.executor.graphs is not None:
                 for buffer in self.executor.graphs._buffers._places.values():
                     buffer.fill_(float("nan"))
-                for buffer in self.executor.graphs._buffers._inputs.values():
-                    buffer.fill_(2**30)
+                self.executor.graphs._buffers._memory.fill_(2**6)
             ends, rows = 0, []
             for item in work:
                 ends += len(item.tokens)
                 rows.append(ends - 1)
-            logits = self.executor.run(*step_inputs(work, (PAGE,), rows))
+            logits = self.executor.run(*step_inputs(work, (PAGE,), rows)).clone()
             for name, cache in self.caches.items():
                 assert bool(cache[:, foreign].isnan().all()), f"{name}: a block of nobody in the step was written"
                 cache[:, foreign] = before[name]

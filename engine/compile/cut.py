@@ -13,7 +13,7 @@ from engine.program import Call, Program
 
 Kind = Literal["piece", "between", "tail"]
 ROWS = "rows"
-"""Symbol of the logit rows of a step: a count of its own, which is neither padded nor captured."""
+"""Symbol of the logit rows of a step, and the input that names them: a count of its own, which is never padded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,10 @@ from platforms.contract import Runtime
 TOKENS = "tokens"
 SLOTS, NO_SLOT = "slots.", -1
 """Where a padded token's keys and values go: nowhere."""
+TAIL_ROWS = 32
+"""Logit rows of the largest tail that is captured: with more, calling costs little beside what is computed."""
+ALIGNMENT = 64
+"""Bytes that an input's address is a multiple of, as that of memory of its own would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,74 +64,107 @@ def _per_token(value: Value) -> tuple[str, tuple[int, ...]]:
     return value.dtype, tuple(dim for dim in rest if isinstance(dim, int))
 
 
-def kept_inputs(program: Program) -> list[Value]:
-    """Inputs that have a buffer: all but those over logit rows."""
-    return [value for value in program.inputs if ROWS not in value.shape]
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Of a graph. ``host`` and ``device``: views of ``staged`` and of ``memory`` by name of the input."""
+
+    staged: Any
+    memory: Any
+    host: dict[str, Any]
+    device: dict[str, Any]
 
 
 class Buffers:
-    """``width``: columns of the block tables. ``tokens`` and ``requests`` are the most of any graph."""
+    """``width``: columns of the block tables. ``tokens`` and ``requests`` are the most of any graph. A graph's inputs
+    lie side by side in memory that all share, so that one copy brings them."""
 
     def __init__(
         self, program: Program, used: Iterable[Place], tokens: int, requests: int, width: int, runtime: Runtime
     ) -> None:
         import torch
 
-        def zeros(shape: Sequence[Dim], dtype: str) -> Any:
-            return runtime.zeros(_sized(shape, tokens, requests, width), getattr(torch, dtype))
-
-        self._width = width
-        self._views: dict[Key, dict[str, Any]] = {}
-        self._shapes = {value.name: value.shape for value in kept_inputs(program)}
-        self._inputs = {value.name: zeros(value.shape, value.dtype) for value in kept_inputs(program)}
-        for name, buffer in self._inputs.items():
-            if name.startswith(SLOTS):
-                buffer.fill_(NO_SLOT)
-        self._places = {place: zeros((TOKENS, *place.rest), place.dtype) for place in used}
+        self._program, self._width = program, width
+        self._steps: dict[Key, _Inputs] = {}
+        self._memory = runtime.zeros((_sides(program, Key("FULL", tokens, requests), width)[1],), torch.uint8)
+        self._places = {place: runtime.zeros((tokens, *place.rest), getattr(torch, place.dtype)) for place in used}
+        logits = program.values[program.outputs["logits"]]
+        shape = _sized(logits.shape, min(requests, TAIL_ROWS), requests, width)
+        self._logits = runtime.zeros(shape, getattr(torch, logits.dtype))
 
     def inputs(self, key: Key) -> dict[str, Any]:
         """The program's inputs as a graph of ``key`` sees them; of a piece, those with a row per token only."""
-        if key not in self._views:
-            self._views[key] = {
-                name: self._inputs[name][: _sized(shape, key.tokens, key.requests, self._width)[0]]
-                for name, shape in self._shapes.items()
-                if key.kind == "FULL" or shape[0] == TOKENS
-            }
-        return self._views[key]
+        return {name: view for name, view in self._of(key).device.items() if name != ROWS}
+
+    def written(self, key: Key) -> dict[str, Any]:
+        """What ``inputs`` hold, on the host; good until the next step."""
+        return {name: view for name, view in self._of(key).host.items() if name != ROWS}
+
+    def rows(self, count: int) -> Any:
+        """Logit rows of a step that has so many. They lie first, so that all graphs have them in the same place."""
+        import torch
+
+        return self._memory[: 8 * count].view(torch.int64)
+
+    def logits(self, count: int) -> Any:
+        """Where captured tails leave them."""
+        return self._logits[:count]
 
     @property
     def nbytes(self) -> int:
-        return sum(int(x.nbytes) for x in (*self._inputs.values(), *self._places.values()))
+        return sum(int(x.nbytes) for x in (self._memory, self._logits, *self._places.values()))
 
-    def place(self, place: Place, tokens: int) -> Any:
+    def place(self, place: Place, tokens: int | None = None) -> Any:
         return self._places[place][:tokens]
 
-    def fill(self, arrays: Mapping[str, Any], key: Key) -> dict[str, Any]:
+    def fill(self, arrays: Mapping[str, Any], key: Key) -> None:
         """Write a step's inputs, the padded rest included: tokens that write no slot, requests without tokens, tables
-        without blocks. ``arrays``: of the step's own sizes. Returns what was written."""
+        without blocks. ``arrays``: of the step's own sizes."""
+        own = self._of(key)
+        for name, view in own.host.items():
+            array = arrays[name]
+            if array.shape == view.shape:
+                view[:] = array
+            else:
+                view.fill(_padding(name, array))
+                view[tuple(map(slice, array.shape))] = array
+        own.memory.copy_(own.staged)
+
+    def clear(self, key: Key) -> None:
+        """Write the inputs of a step without requests."""
+        own = self._of(key)
+        for name, view in own.host.items():
+            view.fill(NO_SLOT if name.startswith(SLOTS) else 0)
+        own.memory.copy_(own.staged)
+
+    def _of(self, key: Key) -> _Inputs:
+        if key not in self._steps:
+            self._steps[key] = self._laid_out(key)
+        return self._steps[key]
+
+    def _laid_out(self, key: Key) -> _Inputs:
         import numpy as np
         import torch
 
-        written = {}
-        for name, buffer in self.inputs(key).items():
-            array = arrays[name]
-            if array.shape == buffer.shape:
-                whole = array
-            else:
-                whole = np.full(buffer.shape, _padding(name, array), array.dtype)
-                whole[tuple(slice(size) for size in array.shape)] = array
-            buffer.copy_(torch.from_numpy(whole))
-            written[name] = whole
-        return written
+        sides, end = _sides(self._program, key, self._width)
+        staged, memory = np.zeros(end, np.uint8), self._memory[:end]
+        host, device = {}, {}
+        for value, start, shape in sides:
+            part = slice(start, start + prod(shape) * ITEM.get(value.dtype, 8))
+            host[value.name] = staged[part].view(value.dtype).reshape(shape)
+            device[value.name] = memory[part].view(getattr(torch, value.dtype)).view(shape)
+        return _Inputs(torch.from_numpy(staged), memory, host, device)
 
-    def nobody(self, key: Key) -> dict[str, Any]:
-        """The inputs of a step without requests, as arrays."""
-        import numpy as np
 
-        return {
-            name: np.full(buffer.shape, NO_SLOT if name.startswith(SLOTS) else 0, str(buffer.dtype).partition(".")[2])
-            for name, buffer in self.inputs(key).items()
-        }
+def _sides(program: Program, key: Key, width: int) -> tuple[list[tuple[Value, int, tuple[int, ...]]], int]:
+    """Inputs of a graph, where each begins, in bytes, its shape, and where the last ends. Logit rows are first, as many
+    as tokens at most."""
+    found, end = [], 0
+    for value in sorted(program.inputs, key=lambda value: value.name != ROWS):
+        if key.kind == "FULL" or value.shape[0] in (TOKENS, ROWS):
+            shape = _sized(value.shape, key.tokens, key.requests, width)
+            found.append((value, end, shape))
+            end += -(-ITEM.get(value.dtype, 8) * prod(shape) // ALIGNMENT) * ALIGNMENT
+    return found, end
 
 
 def _padding(name: str, array: Any) -> int:
@@ -137,13 +174,17 @@ def _padding(name: str, array: Any) -> int:
 
 
 def _sized(shape: Sequence[Dim], tokens: int, requests: int, width: int) -> tuple[int, ...]:
-    sizes = {TOKENS: tokens, "requests": requests, "requests+1": requests + 1, "blocks": width}
+    sizes = {TOKENS: tokens, ROWS: tokens, "requests": requests, "requests+1": requests + 1, "blocks": width}
     return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in shape)
 
 
 def buffer_bytes(program: Program, used: Iterable[Place], tokens: int, requests: int, width: int) -> int:
     """Of all that ``Buffers`` would allocate."""
-    inputs = sum(
-        ITEM.get(value.dtype, 8) * prod(_sized(value.shape, tokens, requests, width)) for value in kept_inputs(program)
-    )
-    return inputs + tokens * sum(place.token_bytes for place in used)
+    inputs = _sides(program, Key("FULL", tokens, requests), width)[1]
+    return inputs + logits_bytes(program, requests) + tokens * sum(place.token_bytes for place in used)
+
+
+def logits_bytes(program: Program, requests: int) -> int:
+    """Of the largest tail that is captured."""
+    logits = program.values[program.outputs["logits"]]
+    return ITEM.get(logits.dtype, 8) * prod(_sized(logits.shape, min(requests, TAIL_ROWS), requests, 0))

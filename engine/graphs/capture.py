@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from engine.compile.cut import Segment
-from engine.graphs.buffers import Buffers
+from engine.compile.cut import ROWS, Segment
+from engine.graphs.buffers import TAIL_ROWS, Buffers
 from engine.graphs.dispatch import Key
 from engine.graphs.executor import Executor
+from engine.graphs.tails import Tails, captured
 from engine.graphs.works import Works
 from engine.work import Work
 from platforms.contract import CapturedGraph, DeviceError, GraphBackend
@@ -19,6 +21,18 @@ _log = logging.getLogger("engine")
 
 Part = CapturedGraph | Work
 """Of a step: replayed, or run call by call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """``free``: inputs that its work is given. ``hidden``: what the tail reads in buffers. ``prepared``: whether a row
+    prepares such steps. ``number``: of its range."""
+
+    number: int
+    parts: tuple[Part, ...]
+    free: frozenset[str]
+    hidden: dict[str, Any]
+    prepared: bool
 
 
 class Graphs:
@@ -37,9 +51,9 @@ class Graphs:
         report: Callable[[int], None] = lambda captured: None,
     ) -> None:
         self.failed: dict[Key, str] = {}
-        self._moved, self._prepare, self._legality = executor.moved, executor.prepare, legality
-        self._steps: dict[Key, list[Part]] = {}
-        self._hidden: dict[Key, dict[str, Any]] = {}
+        self._executor, self._legality = executor, legality
+        self._steps: dict[Key, _Step] = {}
+        self._tails: dict[int, Tails] = {}
         self._buffers: Buffers | None = None
         numbers = {key: executor.range_of(key.tokens) for key in wanted}
         used = {place for work in works for place in work.used}
@@ -64,6 +78,12 @@ class Graphs:
             report(1)
         if not self._steps:
             self._buffers = None
+        for number in sorted({numbers[key] for key in self._steps}):
+            keys = [key for key in self._steps if numbers[key] == number]
+            # Every row that a tail reads while it is captured is to name a token.
+            buffers.clear(max(keys, key=lambda key: key.tokens))
+            counts = {key.requests for key in keys if 0 < key.requests <= TAIL_ROWS}
+            self._tails[number] = Tails(works[number], buffers, backend, pool, legality, counts)
 
     @property
     def captured(self) -> list[Key]:
@@ -72,30 +92,41 @@ class Graphs:
     @property
     def nbytes(self) -> int:
         """As measured by the backend, and of the buffers."""
-        graphs = [part for parts in self._steps.values() for part in parts if not isinstance(part, Work)]
-        return sum(graph.nbytes for graph in graphs) + (self._buffers.nbytes if self._buffers is not None else 0)
+        return sum(graph.nbytes for graph in self._graphs) + (self._buffers.nbytes if self._buffers is not None else 0)
 
-    def run(self, key: Key, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a step. ``arrays``: its inputs, of its own sizes; returns what the tail reads, in buffers."""
+    def run(self, key: Key, arrays: Mapping[str, Any]) -> Any:
+        """Do a step. ``arrays``: its inputs, of its own sizes; returns its logits, good until the next one."""
         assert self._buffers is not None, "a graph was picked, so there are buffers"
-        self._prepare(key, {**arrays, **self._buffers.fill(arrays, key)})
-        parts = self._steps[key]
-        names = {name for part in parts if isinstance(part, Work) for name in part.free}
-        own = self._moved({name: arrays[name] for name in names})
-        for part in parts:
+        step = self._steps[key]
+        self._buffers.fill(arrays, key)
+        if step.prepared:
+            self._executor.prepare(key, {**arrays, **self._buffers.written(key)})
+        # What comes after a replay finds nothing in the processor's caches, so little is left to do there.
+        tails, rows = self._tails[step.number], len(arrays[ROWS])
+        tail, logits = tails.graphs.get(rows, (None, None))
+        read = step.hidden | {ROWS: self._buffers.rows(rows)} if tail is None else {}
+        own = self._executor.moved({name: arrays[name] for name in step.free})
+        for part in step.parts:
             if isinstance(part, Work):
                 part.run({name: own[name] for name in part.free})
             else:
                 part.replay()
-        return self._hidden[key]
+        if tail is None:
+            (logits,) = tails.alone.run(read).values()
+        else:
+            tail.replay()
+        return logits
 
     def close(self) -> None:
         """Give back what graphs hold. Idempotent; a graph that cannot be closed is no reason to keep the others."""
-        for parts in self._steps.values():
-            for part in parts:
-                if not isinstance(part, Work):
-                    _close(part)
-        self._steps = {}
+        for graph in self._graphs:
+            _close(graph)
+        self._steps, self._tails = {}, {}
+
+    @property
+    def _graphs(self) -> list[CapturedGraph]:
+        parts = [part for step in self._steps.values() for part in step.parts if not isinstance(part, Work)]
+        return parts + [graph for tails in self._tails.values() for graph, _ in tails.graphs.values()]
 
     def _refusal(self, keys: Sequence[Key], works: Works, buffers: Buffers) -> str:
         """Why no graph of ``keys``, all of one kind and range, is legal, or nothing. The largest and the smallest are
@@ -113,40 +144,35 @@ class Graphs:
 
     def _capture(self, key: Key, works: Works, buffers: Buffers, backend: GraphBackend, pool: Any) -> None:
         parts: list[Part] = []
+        buffers.clear(key)
         try:
-            self._prepare(key, buffers.nobody(key))
+            self._executor.prepare(key, buffers.written(key))
         except RuntimeError as error:
             self.failed[key] = str(error)
             return
         with ExitStack() as undo:
-            for captured, work in _parts(key, works, buffers):
-                if not captured:
+            for whole, work in _parts(key, works, buffers):
+                if not whole:
                     parts.append(work)
                     continue
                 try:
-                    graph = _checked(backend.capture(work, pool))
+                    graph = captured(backend, work, pool)
                 except Exception as error:
                     self.failed[key] = _told(error)
                     return
                 undo.callback(_close, graph)
                 parts.append(graph)
             undo.pop_all()
-        self._steps[key] = parts
-        self._hidden[key] = works.hidden(buffers, key.tokens)
+        free = frozenset(name for part in parts if isinstance(part, Work) for name in part.free)
+        number = self._executor.range_of(key.tokens)
+        prepared = bool(self._executor.ranges[number].prepared)
+        self._steps[key] = _Step(number, tuple(parts), free, works.hidden(buffers, key.tokens), prepared)
 
 
 def _parts(key: Key, works: Works, buffers: Buffers) -> list[tuple[bool, Work]]:
     if key.kind == "FULL":
         return [(True, works.whole(key, buffers))]
     return [(segment.kind == "piece", work) for segment, work in works.segments(key, buffers)]
-
-
-def _checked(graph: Any) -> CapturedGraph:
-    """Raises ``TypeError`` for what is no graph."""
-    nbytes = getattr(graph, "nbytes", None)
-    if not isinstance(nbytes, int) or nbytes < 0 or not callable(getattr(graph, "replay", None)):
-        raise TypeError(f"the backend's capture gave {graph!r} of {nbytes!r} bytes, which is no graph")
-    return cast("CapturedGraph", graph)
 
 
 def _close(graph: CapturedGraph) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,16 +46,16 @@ class Executor:
 
     def __init__(self, ranges: Sequence[BoundRange], constants: Mapping[str, Any], runtime: Runtime) -> None:
         self.ranges, self.constants, self.runtime = tuple(ranges), constants, runtime
+        self._ends = [one.end for one in self.ranges]
         self.count_anew()
         self._eager: dict[int, Work] = {}
         self._preparing: dict[int, Preparing] = {}
-        self._tails: dict[int, Work] = {}
         self._dispatcher = Dispatcher("NONE", ())
         self.graphs: Any = None
 
     def range_of(self, tokens: int) -> int:
         """Number of the range that a step of so many tokens, padding included, runs."""
-        return next(number for number, one in enumerate(self.ranges) if tokens <= one.end)
+        return bisect_left(self._ends, tokens)
 
     def count_anew(self) -> None:
         """Steps so far were nobody's."""
@@ -66,16 +67,15 @@ class Executor:
         self._dispatcher, self.graphs = dispatcher, graphs
 
     def run(self, arrays: Mapping[str, Any], shape: Shape) -> Any:
-        """Logits [rows, vocabulary] of a step. ``arrays``: see ``engine.step_inputs``."""
+        """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``."""
         key = self._dispatcher.pick(shape)
         self.steps[key.kind] += 1
         self.padding += key.tokens - shape.tokens
-        number = self.range_of(key.tokens)
         if key.kind == "NONE":
             self.prepare(key, arrays)
-            return self._step(number).run(self.moved(arrays))[self._logits(number)]
-        hidden = self.graphs.run(key, arrays)
-        return self._tail(number).run({**hidden, **self.moved({"rows": arrays["rows"]})})[self._logits(number)]
+            (logits,) = self._step(self.range_of(key.tokens)).run(self.moved(arrays)).values()
+            return logits
+        return self.graphs.run(key, arrays)
 
     def prepare(self, key: Key, arrays: Mapping[str, Any]) -> None:
         """Before a step, or before its capture, on the stream that it runs on. ``arrays``: program inputs in the sizes
@@ -98,18 +98,9 @@ class Executor:
             self.graphs.close()
         self.use(Dispatcher("NONE", ()), None)
 
-    def _logits(self, number: int) -> str:
-        return self.ranges[number].program.outputs["logits"]
-
     def _step(self, number: int) -> Work:
         if number not in self._eager:
             one = self.ranges[number]
             names = [value.name for value in one.program.inputs]
-            self._eager[number] = Work(one.calls, self.constants, names, [self._logits(number)])
+            self._eager[number] = Work(one.calls, self.constants, names, [one.program.outputs["logits"]])
         return self._eager[number]
-
-    def _tail(self, number: int) -> Work:
-        if number not in self._tails:
-            segment, calls = self.ranges[number].tail
-            self._tails[number] = Work(calls, self.constants, segment.inputs, [self._logits(number)])
-        return self._tails[number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from engine.compile.cut import Segment
-from engine.graphs.buffers import buffer_bytes, places
+from engine.graphs.buffers import buffer_bytes, logits_bytes, places
 from engine.graphs.dispatch import Key
 from engine.memory import body_bytes
 from engine.plan_values import Plan
@@ -21,7 +21,10 @@ def graph_bytes(ranges: Iterable[tuple[Program, Sequence[Segment]]], keys: Seque
     ranges = list(ranges)
     tokens, requests = max(key.tokens for key in keys), max(key.requests for key in keys)
     used = {place for program, segments in ranges for place in places(program, segments).values()}
-    pool = max(body_bytes(program, tokens, min(tokens, max(requests, 1))) for program, _ in ranges)
+    pool = max(
+        max(body_bytes(program, tokens, min(tokens, max(requests, 1))), logits_bytes(program, requests))
+        for program, _ in ranges
+    )
     return buffer_bytes(ranges[0][0], used, tokens, requests, width) + pool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.compile.cut import Segment
+from engine.compile.cut import ROWS, Segment
 from engine.graphs.buffers import Buffers, Place, places
 from engine.graphs.dispatch import Key
 from engine.graphs.executor import BoundRange
@@ -21,6 +21,8 @@ class Works:
         self._tail = [name for segment, _ in one.segments if segment.kind == "tail" for name in segment.inputs]
         self._places = places(one.program, [segment for segment, _ in one.segments])
         self._constants = constants
+        self._end, self._calls = one.tail
+        self._logits = one.program.outputs["logits"]
         self._whole: Work | None = None
         self._segments: dict[bool, list[Work]] = {}
         self.values = one.program.values
@@ -32,6 +34,18 @@ class Works:
     def hidden(self, buffers: Buffers, tokens: int) -> dict[str, Any]:
         """What the tail reads once a step is done, in buffers; logit rows aside."""
         return {name: buffers.place(self._places[name], tokens) for name in self._tail if name in self._places}
+
+    def tail(self) -> Work:
+        """What makes logits of hidden values and rows, both given."""
+        return Work(self._calls, self._constants, self._end.inputs, [self._logits])
+
+    def end(self, buffers: Buffers, rows: int) -> tuple[Segment, Work] | None:
+        """The tail of a step with so many logit rows, over buffers. None where it reads what has no buffer, or a row
+        prepares its steps."""
+        given = {name: buffers.place(place) for name, place in self._places.items()} | {ROWS: buffers.rows(rows)}
+        if not given.keys() >= set(self._end.inputs) or any(call.prepare for call in self._calls):
+            return None
+        return self._end, self._work(self._calls, {**given, _kept(self._logits): buffers.logits(rows)}, [self._logits])
 
     def whole(self, key: Key, buffers: Buffers) -> Work:
         given = self._given(key, buffers)

@@ -30,7 +30,7 @@ def best(logits: Tensor, kernel: Callable[..., Any] | None = None) -> tuple[Tens
     """The best token of each row of ``logits`` [n, vocab], [n] int64, and its logit [n]. Of equals the lowest id; NaN
     is above all. ``kernel``: who computes ``argmax``, the op; torch without."""
     if kernel is not None:
-        tokens, peaks = kernel(logits.float())
+        tokens, peaks = kernel(logits if logits.dtype == torch.float32 else logits.float())
         return tokens, peaks
     tokens = logits.argmax(-1)
     return tokens, logits.gather(1, tokens.unsqueeze(-1)).squeeze(-1)

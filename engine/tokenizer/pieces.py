@@ -42,8 +42,8 @@ class Pieces:
 
     def join(self, ids: Iterable[int], skip_special_tokens: bool) -> bytes:
         if skip_special_tokens:
-            return b"".join(self[i] for i in ids if i not in self.special)
-        return b"".join(self[i] for i in ids)
+            return b"".join([self[i] for i in ids if i not in self.special])
+        return b"".join([self[i] for i in ids])
 
     def _piece(self, token: int) -> bytes:
         text = self._token(token) if 0 <= token < self.size else None

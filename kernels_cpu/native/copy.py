@@ -15,7 +15,9 @@ def may_copy(buffer: Any, value: Any) -> bool:
 
 @native
 def copy(buffer: Any, value: Any) -> Any:
-    """``value`` into ``buffer``, both [rows, width] of one type; returns ``buffer``."""
+    """``value`` into ``buffer``, both [rows, width] of one type; returns ``buffer``. The value may lie there."""
     item = value.element_size()
+    if value.data_ptr() == buffer.data_ptr():
+        return buffer
     call("engine_copy_rows", (value, buffer), (value.shape[0], value.shape[1] * item, value.stride(0) * item))
     return buffer

@@ -4,6 +4,7 @@ inside one team of threads. What is no native kernel is called again between suc
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 from kernels_cpu.native.copy import copy, may_copy
@@ -56,10 +57,12 @@ class _Capture:
         self._keep: list[Any] = []
 
     def graph(self) -> ReplayGraph:
+        goals = self._goals()
         for placed in self._work.calls:
             inputs = [self._values[at] for at in placed.inputs]
             function = copy if placed.call.op == COPY and may_copy(*inputs) else placed.function
             if is_native(function):
+                self._recorder.goals = [goals[at] for at in placed.outputs if at in goals]
                 with recording(self._recorder):
                     found = function(*inputs, **placed.attributes)
             else:
@@ -74,6 +77,14 @@ class _Capture:
             self._recorder.settle()
         self._flush()
         return ReplayGraph(self._parts, [*self._keep, *self._work.values], self._pool.nbytes - self._before)
+
+    def _goals(self) -> dict[int, Any]:
+        """Place of a value → the buffer that it is copied into at the end and made in, as nobody else reads it."""
+        copies = list(takewhile(lambda placed: placed.call.op == COPY, reversed(self._work.calls)))
+        read = {at for placed in self._work.calls[: -len(copies) or None] for at in placed.inputs}
+        taken = {self._values[at].data_ptr() for at in read if self._values[at] is not None}
+        buffers = {placed.inputs[1]: self._values[placed.inputs[0]] for placed in copies}
+        return {at: buffer for at, buffer in buffers.items() if buffer.data_ptr() not in taken}
 
     def _flush(self) -> Callable[[], None] | None:
         """What was recorded since the last time becomes a part."""

@@ -88,6 +88,20 @@ def test_memory_of_dead_values_is_used_again_and_shared_by_graphs(runtime):
         assert torch.equal(values["out"], by_hand(values["x"], values["w"], 40))
 
 
+def test_what_is_copied_at_the_end_is_made_where_it_is_copied_to(runtime):
+    given, graph, pool = captured(runtime, [norm("x", "a"), copied("a")])
+    graph.replay()
+    assert pool.nbytes == 0 and torch.equal(given["out"], by_hand(given["x"], given["w"], 1))
+    given, graph, pool = captured(
+        runtime, [norm("out", "a"), norm("a", "b"), norm("out", "c"), copied("b"), copied("c")]
+    )
+    before = given["out"].normal_().clone()
+    graph.replay()
+    assert pool.nbytes and torch.equal(given["out"], by_hand(before, given["w"], 1)), (
+        "it was read before it was written"
+    )
+
+
 def test_a_view_keeps_its_memory_until_all_views_are_dead():
     arena = Arena()
     recorder = ArenaRecorder(arena)

@@ -141,7 +141,7 @@ def test_what_was_captured_is_closed_where_a_later_capture_fails_or_a_graph_does
     stepper = Stepper("PIECEWISE", backend)
     assert stepper.failed and backend.closed == ["closed"] * 2, "two of the second size, of which the third failed"
     graphs = stepper.executor.graphs
-    kept = [part for parts in graphs._steps.values() for part in parts if isinstance(part, Graph)]
+    kept = [part for step in graphs._steps.values() for part in step.parts if isinstance(part, Graph)]
     kept[0].close = raises(RuntimeError("stuck"))  # type: ignore[method-assign]
     stepper.executor.close()
     assert len(backend.closed) == 2 + len(kept) - 1
