@@ -321,8 +321,6 @@ void multiply(const Job& job, const Tiling& cut, Product product, int32_t bias, 
     const int64_t first = unit.first, last = unit.last, tiles = last - first;
     work.turns(unit, tiles > 1 ? TURN : job.x.groups,
                [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
-                 // One tile reads as fast as the memory gives, and what is asked for ahead would only be in its way.
-                 if (tiles == 1) ahead.lines = 0;
                  for (int64_t i = first; i < last; ++i, ahead.at += ahead.lines * 64)
                    product(from, {work.tile(i, g), now, sums + (i - first) * work.each, g == 0, ahead});
                });
