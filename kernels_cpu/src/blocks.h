@@ -246,7 +246,7 @@ struct Work {
   // body(unit)
   template <class Body>
   void run(Member& member, Body body) const {
-    const int64_t runs = (strips + abreast - 1) / abreast, grain = grain_of(runs, member, 4);
+    const int64_t runs = (strips + abreast - 1) / abreast, grain = grain_of(runs, member, 8);
     int64_t begin, end;
     while (member.next(blocks * runs, grain, begin, end))
       for (int64_t at = begin; at < end; ++at) {
