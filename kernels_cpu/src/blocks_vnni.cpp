@@ -366,7 +366,7 @@ ENGINE_KERNEL(engine_block_tiles_vnni) {
 ENGINE_KERNEL(engine_block_product_vnni) {
   const Job job(call);
   const Tiling cut(job, size_for(job.x.tokens));
-  if (cut.count > 1)
+  if (cut.count > 2)
     multiply_panels(job, cut, member);
   else
     multiply<2>(job, cut, FORMS[job.format].straight[cut.size / 2], MAGIC_BITS, member);
