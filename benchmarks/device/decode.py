@@ -112,6 +112,7 @@ def main() -> None:
                         "platform": info.platform,
                         "product": core.plan.profile.product,
                         "graph_mode": info.graph_mode,
+                        "kv_cache_dtype": core.plan["cache.kv_cache_dtype"],
                         "start_seconds": started,
                         "phases": dict(info.phases),
                         "copy_bytes_per_second": copied,

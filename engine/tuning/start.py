@@ -229,7 +229,7 @@ class Learner:
         import torch
 
         row, op = self.rows.get((one.choice.op, name)), self.ops[one.choice.op]
-        file = self._file(kept, "seconds", one, row, tokens, (row.tune,) if row else ())
+        file = self._file(kept, "seconds of a call", one, row, tokens, (row.tune,) if row else ())
         known = kept.read(file)
         if isinstance(known, float) and known > 0:
             self.timing.kept += 1
@@ -238,7 +238,7 @@ class Learner:
         with torch.inference_mode(), self.runtime.compute():
             given = self._given(one, row, tokens, filled=True)
         function = load_target(row.target) if row else op.reference
-        seconds = max(watch.measure(lambda: function(*given, **one.call.attributes)), 1e-9)
+        seconds = max(watch.measure(function, given, one.call.attributes), 1e-9)
         kept.write(file, seconds, f"{one.choice.op} {name} at {tokens} tokens: {one.choice.call}")
         self.timing.done += 1
         return seconds

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from engine.work import BoundCall, Work
 from platforms.contract import GraphBackend, Runtime
 
 ROUNDS, LEAST, MOST = 5, 0.002, 64
 """Rounds of which the fastest counts; seconds that a round should take; calls in a round at most."""
 SLOW = 0.1
 """Seconds of one call beyond which two rounds of one call are enough."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Stopwatch:
@@ -23,18 +26,24 @@ class Stopwatch:
     ) -> None:
         self._runtime, self._graphs, self._clock = runtime, graphs, clock
 
-    def measure(self, function: Callable[[], Any]) -> float:
+    def measure(
+        self, function: Callable[..., Any], given: Sequence[Any] = (), attributes: Mapping[str, Any] = _NONE
+    ) -> float:
         """Seconds of one call: the fastest of a few rounds, after one call that warms up. Raises what ``function``
         raises."""
         import torch
 
+        def call() -> Any:
+            return function(*given, **attributes)
+
         with torch.inference_mode(), self._runtime.compute():
-            function()
-            once = self._time(function)
+            found = call()
+            once = self._time(call)
             if once > SLOW:
-                return min(once, self._time(function))
+                return min(once, self._time(call))
             count = max(1, min(MOST, round(LEAST / max(once, 1e-7))))
-            many, close = self._recorded(_Repeated(function, count))
+            results = len(found) if isinstance(found, tuple | list) else 1
+            many, close = self._recorded(_repeated(function, given, attributes, results, count))
             try:
                 return min(self._time(many) for _ in range(ROUNDS)) / count
             finally:
@@ -47,7 +56,7 @@ class Stopwatch:
         self._runtime.synchronize()
         return self._clock() - begin
 
-    def _recorded(self, work: _Repeated) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def _recorded(self, work: Work) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """What does the work, and what gives back its memory."""
         if self._graphs is not None:
             # What cannot be captured, or what a stranger's graphs raise, is timed call by call.
@@ -60,14 +69,13 @@ class Stopwatch:
         return work, lambda: None
 
 
-class _Repeated:
-    """``Work`` without values of its own: the same call, several times."""
-
-    def __init__(self, function: Callable[[], Any], count: int) -> None:
-        self._function, self._count = function, count
-        self.values: list[Any] = []
-        self.calls: list[Any] = []
-
-    def __call__(self) -> None:
-        for _ in range(self._count):
-            self._function()
+def _repeated(
+    function: Callable[..., Any], given: Sequence[Any], attributes: Mapping[str, Any], results: int, count: int
+) -> Work:
+    """The same call, several times."""
+    inputs = tuple(map(str, range(len(given))))
+    calls = [
+        BoundCall("measured", "", function, inputs, tuple(f"{at}.{n}" for n in range(results)), attributes)
+        for at in range(count)
+    ]
+    return Work(calls, dict(zip(inputs, given, strict=True)))

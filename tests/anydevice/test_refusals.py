@@ -28,6 +28,11 @@ def serve(*arguments: str, **environment: str) -> str:
     return done.stderr
 
 
+FLOATS = ("--kv-cache-dtype", "float32")
+PAGE = 2 * 2 * 16 * 2 * 16 * 4
+"""Bytes of a block of 16 tokens of the model below: 2 layers, keys and values, 2 heads of 16 columns, in ``FLOATS``."""
+
+
 def tiny(folder: Path, architecture: str = "llama", shards: int = 1, **changes: object) -> Path:
     config = hf_config(architecture, **changes)
     write_hf(folder, config, random_weights(config), shards=shards)
@@ -132,8 +137,7 @@ def test_H_PLT_11_without_any_compiler_every_level_serves_the_same_tokens(tmp_pa
 
 def test_H_SCH_01_a_request_larger_than_the_pool_is_refused_and_the_next_one_served(tmp_path: Path) -> None:
     tiny(tmp_path, max_position_embeddings=4096)
-    page = 2 * 2 * 16 * 2 * 16 * 4
-    with live_server(str(tmp_path), "--max-model-len", "4096", "--kv-cache-memory", str(64 * page)) as server:
+    with live_server(str(tmp_path), *FLOATS, "--max-model-len", "4096", "--kv-cache-memory", str(64 * PAGE)) as server:
         assert "the KV cache holds 1024 tokens" in " ".join(server.output.split())
         answer = server.post("/v1/completions", prompt=[5] * 2000, max_tokens=4)
         assert answer.status_code == 400
@@ -143,15 +147,13 @@ def test_H_SCH_01_a_request_larger_than_the_pool_is_refused_and_the_next_one_ser
 
 def test_a_longest_sequence_that_nobody_named_is_held_to_the_kv_cache(tmp_path: Path) -> None:
     tiny(tmp_path, max_position_embeddings=4096)
-    page = 2 * 2 * 16 * 2 * 16 * 4
     for arguments in ((), ("--max-model-len", "auto")):
-        with live_server(str(tmp_path), *arguments, "--kv-cache-memory", str(64 * page)) as server:
+        with live_server(str(tmp_path), *FLOATS, *arguments, "--kv-cache-memory", str(64 * PAGE)) as server:
             assert httpx.get(server.url + "/v1/models").json()["data"][0]["max_model_len"] == 1024
 
 
 def test_H_SCH_03_preemption_changes_no_text(tmp_path: Path) -> None:
     tiny(tmp_path)
-    page = 2 * 2 * 16 * 2 * 16 * 4
     requests = [{"prompt": [7 + n] * 32, "max_tokens": 96, "temperature": 0, "ignore_eos": True} for n in range(6)]
 
     async def together(url: str) -> list[str]:
@@ -159,9 +161,9 @@ def test_H_SCH_03_preemption_changes_no_text(tmp_path: Path) -> None:
             answers = await asyncio.gather(*(client.post("/v1/completions", json=request) for request in requests))
             return [answer.json()["choices"][0]["text"] for answer in answers]
 
-    with live_server(str(tmp_path), "--kv-cache-memory", str(20 * page)) as server:
+    with live_server(str(tmp_path), *FLOATS, "--kv-cache-memory", str(20 * PAGE)) as server:
         found = asyncio.run(together(server.url))
         assert server.metric("num_preemptions_total") > 0
         assert server.is_idle()
-    with live_server(str(tmp_path), "--kv-cache-memory", str(200 * page)) as server:
+    with live_server(str(tmp_path), *FLOATS, "--kv-cache-memory", str(200 * PAGE)) as server:
         assert found == [server.post("/v1/completions", **request).json()["choices"][0]["text"] for request in requests]

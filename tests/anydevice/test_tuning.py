@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from engine.tuning import start
 from engine.tuning.samples import samples, tensors_of
 from engine.tuning.start import Budget, Learner, Spent
 from engine.tuning.timing import Stopwatch
-from platforms.contract import Kernel, Runtime
+from platforms.contract import Kernel, Runtime, Verdict
 from platforms.cpu.plugin import CpuPlugin
 from platforms.discovery import select
 from tests.described_plans import described
@@ -209,3 +210,40 @@ def test_weights_in_blocks_are_made_of_finite_values(runtime: Runtime) -> None:
 def test_a_stopwatch_counts_one_call(runtime: Runtime) -> None:
     seconds = Stopwatch(runtime, None).measure(lambda: time.sleep(0.003))
     assert 0.003 <= seconds < 0.02
+
+
+class Calling:
+    """Graphs that record what calling the work does."""
+
+    name = "calling"
+
+    def new_pool(self) -> None:
+        return None
+
+    def capture(self, work: Any, pool: Any) -> Any:
+        return SimpleNamespace(replay=work, close=lambda: None)
+
+
+class Walking(Calling):
+    """Graphs that go through the calls of the work."""
+
+    name = "walking"
+
+    def capture(self, work: Any, pool: Any) -> Any:
+        def replay() -> None:
+            for placed in work.calls:
+                placed.function(*(work.values[at] for at in placed.inputs), **placed.attributes)
+
+        return SimpleNamespace(replay=replay, close=lambda: None)
+
+
+@pytest.mark.parametrize("graphs", [Calling, Walking, "own"])
+def test_replays_that_are_timed_do_the_call(runtime: Runtime, graphs: Any) -> None:
+    found = runtime.graphs() if graphs == "own" else graphs()
+    tensors = torch.ones(2, 4), torch.ones(4)
+    watch = Stopwatch(runtime, None if isinstance(found, Verdict) else found)
+    if graphs != "own" or runtime.device.type == "cpu":
+        assert 0.002 <= watch.measure(slow, tensors, {"eps": 1e-5}) < 0.02
+    x, weight = torch.ones(4096, 512, device=runtime.device), torch.ones(512, device=runtime.device)
+    few = watch.measure(quick, (x[:1], weight), {"eps": 1e-5})
+    assert watch.measure(quick, (x, weight), {"eps": 1e-5}) > 3 * few > 0
