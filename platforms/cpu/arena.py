@@ -34,7 +34,7 @@ class Arena:
         import torch
 
         tensor = torch.empty(nbytes, dtype=torch.uint8)
-        block = Block(nbytes, _storage(tensor), tensor)
+        block = Block(nbytes, storage(tensor), tensor)
         self._blocks.append(block)
         self.nbytes += nbytes
         return block
@@ -68,13 +68,13 @@ class ArenaRecorder(Recorder):
     def hold(self, tensors: Iterable[Any]) -> None:
         """Each is read by somebody, once more."""
         for tensor in tensors:
-            key = _storage(tensor)
+            key = storage(tensor)
             self._readers[key] = self._readers.get(key, 0) + 1
 
     def drop(self, tensors: Iterable[Any]) -> None:
         """Each has a reader less."""
         for tensor in tensors:
-            key = _storage(tensor)
+            key = storage(tensor)
             self._readers[key] = self._readers.get(key, 0) - 1
 
     def settle(self) -> None:
@@ -87,6 +87,6 @@ def _size(block: Block) -> int:
     return block.nbytes
 
 
-def _storage(tensor: Any) -> int:
+def storage(tensor: Any) -> int:
     found: int = tensor.untyped_storage().data_ptr()
     return found
