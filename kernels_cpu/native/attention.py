@@ -32,24 +32,23 @@ def side_of(cache: Any, head_dim: int) -> int:
     return side
 
 
-@native
-def attention(
+def _attention(
+    alike: bool,
     q: Any,
     cache: Any,
     blocks: Any,
     starts: Any,
     lengths: Any,
-    k_scale: Any = None,
-    v_scale: Any = None,
+    k_scale: Any,
+    v_scale: Any,
     *,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     window: int | None,
-    softcap: float = 0.0,
+    softcap: float,
 ) -> Any:
-    """As the op, for float32 queries."""
     import torch
 
     page, tokens = cache.shape[2], q.shape[0]
@@ -60,8 +59,42 @@ def attention(
     out = empty(q.shape, q.dtype)
     tensors = (rows(q), cache, rows(blocks), starts, lengths, k_scale, v_scale, room, out)
     batch, kept = (tokens, blocks.shape[0], blocks.stride(0)), (page, side_of(cache, head_dim))
-    sizes = (*batch, heads, kv_heads, head_dim, *kept, window or 0, kind_of(cache), q.stride(0), parts)
+    sizes = (*batch, heads, kv_heads, head_dim, *kept, window or 0, kind_of(cache), q.stride(0), parts, alike)
     call("engine_attention", tensors, sizes, (scale, softcap))
     if parts:
         call("engine_attention_merge", tensors, sizes, (scale, softcap))
     return out
+
+
+@native
+def attention(
+    q: Any,
+    cache: Any,
+    blocks: Any,
+    starts: Any,
+    lengths: Any,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    *,
+    softcap: float = 0.0,
+    **more: Any,
+) -> Any:
+    """As the op, for float32 queries."""
+    return _attention(False, q, cache, blocks, starts, lengths, k_scale, v_scale, softcap=softcap, **more)
+
+
+@native
+def alike(
+    q: Any,
+    cache: Any,
+    blocks: Any,
+    starts: Any,
+    lengths: Any,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    *,
+    softcap: float = 0.0,
+    **more: Any,
+) -> Any:
+    """As the op, for float32 queries. A query has the same bits alone in a step and among others of its request."""
+    return _attention(True, q, cache, blocks, starts, lengths, k_scale, v_scale, softcap=softcap, **more)

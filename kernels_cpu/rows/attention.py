@@ -56,8 +56,11 @@ def _fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     return Verdict(ok, text if ok else f"{text}, needs at most {LARGEST_GROUP} of {LARGEST_HEAD}")
 
 
+_PAGED = all_of(_cached(1, 5), _fits)
+
 ROWS: tuple[Kernel, ...] = (
-    native("attention", "native", "attention:attention", accepts=all_of(_cached(1, 5), _fits)),
+    native("attention", "native", "attention:attention", accepts=_PAGED, batch_invariant=False),
+    native("attention", "alike", "attention:alike", accepts=_PAGED, priority=19),
     native("rotary_table", "native", "rotary:rotary_table"),
     native("rotary", "native", "rotary:rotary", accepts=SINGLE),
     native("kv_write", "native", "rotary:kv_write", accepts=_cached(2, 4)),

@@ -21,6 +21,7 @@ struct Job {
   int64_t group, wide, query_block, part, step, head_bytes, side_bytes;
   const struct Kept* kept;
   float scale, cap, v_scale;
+  bool alike;  // a single query sums as one among others does
 };
 
 Job job_of(const Call& call) {
@@ -31,7 +32,7 @@ Job job_of(const Call& call) {
   const int64_t* size = call.size;
   job.tokens = size[0], job.requests = size[1], job.table = size[2], job.heads = size[3], job.kv_heads = size[4];
   job.dim = size[5], job.page = size[6], job.side = size[7], job.window = size[8];
-  job.q_stride = size[10], job.room = size[11];
+  job.q_stride = size[10], job.room = size[11], job.alike = size[12] != 0;
   job.group = job.heads / job.kv_heads;
   job.wide = (job.dim + LANES - 1) / LANES * LANES;
   job.part = (job.dim + 31) / 16 * 16;
@@ -69,7 +70,7 @@ struct Tasks {
       } else {
         count = (fresh + job.query_block - 1) / job.query_block;
       }
-      step = fresh == 1 ? job.step : 1, runs = (job.kv_heads + step - 1) / step;
+      step = fresh == 1 && !job.alike ? job.step : 1, runs = (job.kv_heads + step - 1) / step;
       begin = end, end += count * runs;
       return true;
     }
@@ -263,7 +264,7 @@ inline float* part_of(const Job& job, const Tasks& own, int64_t span, int64_t qu
 // Queries of one block, of the heads that share a run of kv heads, over their spans or over one of them.
 void attend(const Job& job, const Tasks& own, int64_t task, const Tasks& later, int64_t later_task, char* scratch) {
   const int64_t head = task % own.runs * own.step, at = task / own.runs, heads = least(own.step, job.kv_heads - head);
-  const bool parted = own.slot >= 0, single = own.fresh == 1;
+  const bool parted = own.slot >= 0, single = own.fresh == 1 && !job.alike;
   // The last blocks of queries have the most keys: they come first.
   const int64_t query = parted ? 0 : (own.count - 1 - at) * job.query_block;
   const int64_t queries = least(job.query_block, own.fresh - query), each = heads * job.group, rows = queries * each;
@@ -342,7 +343,7 @@ using namespace engine;
 
 // tensor: q, cache, blocks, starts, lengths, scale of keys, scale of values (null without), parts, out; size: tokens,
 // requests, row stride of blocks, heads, kv heads, head_dim, page, elements between keys and values, window (0: none),
-// kind of the cache, row stride of q, rows of parts; real: scale, softcap.
+// kind of the cache, row stride of q, rows of parts, whether a single query sums as one among others; real: scale, cap.
 ENGINE_KERNEL(engine_attention) {
   Job job = job_of(call);
   job.step = step_of(job, member.count);

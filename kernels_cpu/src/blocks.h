@@ -355,7 +355,7 @@ struct Forms {
   }
   static constexpr Product (*ALL[FORMATS])(int) = {of<Q4_0>, of<Q4_1>, of<Q5_0>, of<Q5_1>,
                                                    of<Q8_0>, of<Q4_K>, of<Q5_K>, of<Q6_K>};
-  static Tiling cut(const Job& job) { return {job, job.x.tokens > 2 ? 4 : int(job.x.tokens)}; }
+  static Tiling cut(const Job& job) { return {job, job.x.tokens > 2 ? 4 : job.x.tokens > 1 ? 2 : 1}; }
   static void tiles(const Call& call, Member& member) {
     const Job job(call);
     make_tiles(job, cut(job), 0, member);

@@ -330,7 +330,7 @@ constexpr Form FORM = {{product<F, 1, 2>, product<F, 2, 2>, product<F, TALL, 2>}
 constexpr Form FORMS[FORMATS] = {FORM<Q4_0>, FORM<Q4_1>, FORM<Q5_0>, FORM<Q5_1>,
                                  FORM<Q8_0>, FORM<Q4_K>, FORM<Q5_K>, FORM<Q6_K>};
 
-int size_for(int64_t tokens) { return tokens > 2 ? TALL : int(tokens); }
+int size_for(int64_t tokens) { return tokens > 2 ? TALL : tokens > 1 ? 2 : 1; }
 
 // Groups of a panel: as many as stay in the first-level cache, fewer where they are soon done with.
 constexpr int64_t FEW = 8, SHORT = 9, LONG = 18;

@@ -12,7 +12,7 @@ from engine.ops import OPS
 from engine.ops.compare import same_bits
 from engine.ops.paged import stored
 from kernels_cpu.library import library, open_library
-from kernels_cpu.native.attention import MOST_PARTS, SPAN, attention
+from kernels_cpu.native.attention import MOST_PARTS, SPAN, alike, attention
 from platforms.cpu.plugin import CpuPlugin
 
 
@@ -186,3 +186,16 @@ def test_large_scores_do_not_overflow_and_one_key_can_take_all_the_weight():
     call = step([(1, 200), (20, 150)], 2, 1, 16, seed=3)
     call.tensors[0].mul_(300)
     check(call, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("kept", ["float32", "float16", "int8"])
+@pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (37, 0.0), (None, 8.0)])
+@pytest.mark.parametrize(("length", "dim"), [(9, 16), (209, 64), (300, 20)])
+def test_a_query_has_the_same_bits_alone_and_among_others_of_its_request(length, dim, window, softcap, kept):
+    whole = step([(9, length)], heads=6, dim=dim, window=window, softcap=softcap, kept=kept)
+    q, cache, blocks, _, *others = whole.tensors
+    found = alike(*whole.tensors, **whole.attributes)
+    for count in (1, 2, 5):
+        starts = torch.tensor([0, count], dtype=torch.int32)
+        assert same_bits(alike(q[-count:], cache, blocks, starts, *others, **whole.attributes), found[-count:])
+    torch.testing.assert_close(found.double(), whole.truth(), rtol=1e-4, atol=1e-4)

@@ -136,6 +136,14 @@ def test_wide_weights_are_taken_in_turns(runtime):
             assert same_bits(product(row, x[:1], scales[:1], packed, None, format), found[:1])
 
 
+def test_no_tokens_are_no_rows(runtime):
+    rng = torch.Generator().manual_seed(8)
+    packed, *_ = pack((sample_blocks(50, 256, "q4_1", rng),), {"format": "q4_1"})
+    for kind in KINDS:
+        x, scales = activations(0, 256, rng, kind=kind)
+        assert all(product(row, x, scales, packed, None, "q4_1").shape == (0, 50) for row in forms(runtime.profile))
+
+
 def test_results_too_many_for_a_cache_have_the_bits_of_few(runtime):
     rng = torch.Generator().manual_seed(7)
     for kind in KINDS:
