@@ -11,13 +11,15 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from shutil import rmtree
+from shutil import disk_usage, rmtree
 
 from kernels_cpu.working import working_folder
 from platforms.contract import DeviceError, DeviceProfile
 
 SOURCES = Path(__file__).parent / "src"
-NAME = "kernels.so"
+NAME, DIGEST = "kernels.so", "sha256"
+ROOM = 32 << 20
+"""Bytes that a folder has left where kernels are compiled: several times what they take."""
 UNKEPT = "engine-kernels-"
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=default", "-pthread")
 """No contraction: a sum is the same whichever loop makes it."""
@@ -81,22 +83,32 @@ def version_of(compiler: str) -> str:
 
 def compiled_before(folder: Path, flags: Sequence[str]) -> Path | None:
     """A library of these sources and flags in ``folder``, whichever compiler made it."""
-    return next((place for one in sorted(folder.glob(f"{_stem(flags)}-*")) if (place := one / NAME).is_file()), None)
+    return next((place for one in sorted(folder.glob(f"{_stem(flags)}-*")) if _whole(place := one / NAME)), None)
+
+
+def _whole(place: Path) -> bool:
+    """Whether a library is there and is what was put there."""
+    try:
+        return hashlib.sha256(place.read_bytes()).hexdigest() == (place.parent / DIGEST).read_text()
+    except (OSError, ValueError):
+        return False
 
 
 def library_for(profile: DeviceProfile, compiler: str, folder: Path, jobs: int, extra: Sequence[str] = ()) -> Path:
     """The library, compiled now unless ``folder`` has it. ``jobs``: compilers at a time; ``extra``: more flags for
     them, part of the library's key: sanitizers, debugging. Another process that builds the same meanwhile is waited
-    for. Where ``folder`` cannot be written the library lies elsewhere, and ``drop_unkept`` removes it. Raises
-    ``DeviceError`` naming the source and what the compiler said."""
+    for. A damaged library is made anew. Where ``folder`` cannot be written, or is nearly full, the library lies
+    elsewhere, and ``drop_unkept`` removes it. Raises ``DeviceError`` naming the source and what the compiler said."""
     flags = (*flags_for(profile), *extra)
     key = key_of(compiler, flags)
     place = folder / key / NAME
-    if place.is_file():
+    if _whole(place):
         return place
     with ExitStack() as stack:
         try:
             work = stack.enter_context(working_folder(folder, key, SECONDS))
+            if disk_usage(folder).free < ROOM:
+                raise OSError(f"{folder} is nearly full")
         except OSError:
             # A cache that cannot be written costs each start its compilation, and nothing else.
             work = Path(tempfile.mkdtemp(prefix=UNKEPT))
@@ -104,7 +116,8 @@ def library_for(profile: DeviceProfile, compiler: str, folder: Path, jobs: int, 
             compile_all(compiler, flags, work, jobs)
             stack.pop_all()
             return work / NAME
-        if not place.is_file():
+        if not _whole(place):
+            rmtree(place.parent, ignore_errors=True)
             compile_all(compiler, flags, work, jobs)
             _put(work / NAME, place)
     return place
@@ -115,11 +128,12 @@ def _put(made: Path, place: Path) -> None:
     try:
         whole = made.parent / "done"
         whole.mkdir()
+        (whole / DIGEST).write_text(hashlib.sha256(made.read_bytes()).hexdigest())
         os.replace(made, whole / NAME)
         try:
             os.rename(whole, place.parent)
         except OSError:
-            if not place.is_file():
+            if not _whole(place):
                 raise
     except OSError as error:
         raise DeviceError(f"kernels cannot be kept in {place.parent}: {error}; check the folder") from error
@@ -153,6 +167,8 @@ def compile_all(compiler: str, flags: Sequence[str], work: Path, jobs: int) -> N
         for one in running:
             one.stop()
     _run([compiler, "-shared", "-pthread", *flags, *objects, "-o", str(work / NAME)], "link the kernels")
+    if not (work / NAME).is_file():
+        raise DeviceError(f"{compiler} said that it linked the kernels and made no file; repair it, or set CXX")
 
 
 class _Started:

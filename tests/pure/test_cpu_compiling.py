@@ -89,6 +89,31 @@ def test_a_library_is_compiled_once_and_then_there(compiler: str, profile: Devic
     assert compiled_before(cache, ("-O0",)) is None and compiled_before(tmp_path / "none", ()) is None
 
 
+@pytest.mark.parametrize("damage", ["", "ma", "made\0", None])
+def test_a_damaged_library_is_made_anew(
+    compiler: str, profile: DeviceProfile, tmp_path: Path, damage: str | None
+) -> None:
+    place = library_for(profile, compiler, tmp_path / "cache", 2)
+    if damage is None:
+        (place.parent / build.DIGEST).unlink()
+    else:
+        place.write_text(damage)
+    assert compiled_before(tmp_path / "cache", flags_for(profile)) is None
+    assert library_for(profile, compiler, tmp_path / "cache", 2) == place and place.read_text() == "made\n"
+    assert compiled_before(tmp_path / "cache", flags_for(profile)) == place
+
+
+def test_a_full_cache_costs_one_compilation(
+    compiler: str, profile: DeviceProfile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "ROOM", 1 << 60)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    place = library_for(profile, compiler, tmp_path / "cache", 2)
+    assert place.parent.parent == tmp_path / "tmp" and drop_unkept(place)
+    assert not list((tmp_path / "cache").iterdir())
+
+
 def test_two_processes_on_a_cold_cache_compile_once(compiler: str, tmp_path: Path) -> None:
     both = [start(compiler, tmp_path / "cache", slow=0.05) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in both]
@@ -154,6 +179,14 @@ def test_a_cache_that_cannot_be_written_costs_one_compilation_and_leaves_nothing
     place = library_for(profile, compiler, tmp_path / "file" / "cache", 2)
     assert place.read_text() == "made\n" and place.parent.parent == tmp_path / "tmp"
     assert drop_unkept(place) and not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_compiler_that_makes_nothing_is_told_of(profile: DeviceProfile, tmp_path: Path) -> None:
+    path = tmp_path / "cc"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    with pytest.raises(Exception, match="made no file"):
+        library_for(profile, str(path), tmp_path / "cache", 2)
 
 
 def test_a_compiler_that_fails_leaves_nothing(profile: DeviceProfile, tmp_path: Path) -> None:
