@@ -41,7 +41,6 @@ def _attention(
     lengths: Any,
     k_scale: Any,
     v_scale: Any,
-    *,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -76,11 +75,16 @@ def attention(
     k_scale: Any = None,
     v_scale: Any = None,
     *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int | None,
     softcap: float = 0.0,
-    **more: Any,
 ) -> Any:
     """As the op, for float32 queries."""
-    return _attention(False, q, cache, blocks, starts, lengths, k_scale, v_scale, softcap=softcap, **more)
+    given = q, cache, blocks, starts, lengths, k_scale, v_scale
+    return _attention(False, *given, heads, kv_heads, head_dim, scale, window, softcap)
 
 
 @native
@@ -93,8 +97,13 @@ def alike(
     k_scale: Any = None,
     v_scale: Any = None,
     *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int | None,
     softcap: float = 0.0,
-    **more: Any,
 ) -> Any:
     """As the op, for float32 queries. A query has the same bits alone in a step and among others of its request."""
-    return _attention(True, q, cache, blocks, starts, lengths, k_scale, v_scale, softcap=softcap, **more)
+    given = q, cache, blocks, starts, lengths, k_scale, v_scale
+    return _attention(True, *given, heads, kv_heads, head_dim, scale, window, softcap)
