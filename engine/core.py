@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from engine.batch import Batch, Output, Request, Stats, Work
 from engine.block_manager import BlockManager, CacheGroup
 from engine.config import value_of
+from engine.cycles import unsearched
 from engine.errors import UserError
 from engine.explain import Row, summary
 from engine.generation import CoreInfo
@@ -37,6 +38,7 @@ class EngineCore:
     ``offline``: no server in front, so that platforms may prefer throughput over waiting times.
     Raises ``UserError`` for everything a user can cause."""
 
+    @unsearched()
     def __init__(
         self,
         given: Mapping[str, Given],

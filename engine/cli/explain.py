@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.cli.choice import select_device, unread
 from engine.cli.output import print_json, say, warn
+from engine.cycles import unsearched
 from engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,22 +28,9 @@ SWITCHES = (
 )
 
 
+@unsearched()
 def run(words: Sequence[str]) -> int:
     """Print every decision about a model on a device, without loading either."""
-    import gc
-
-    # A deep model is some ten thousand small values, none of which refers back; looking for cycles among them takes a
-    # tenth of the time.
-    watched = gc.isenabled()
-    gc.disable()
-    try:
-        return _run(words)
-    finally:
-        if watched:
-            gc.enable()
-
-
-def _run(words: Sequence[str]) -> int:
     from engine.config import collect, value_of
     from engine.weights.config_only import read_config
     from engine.weights.resolve import resolve_model

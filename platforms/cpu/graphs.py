@@ -10,7 +10,7 @@ from typing import Any
 from kernels_cpu.native.copy import copy, may_copy
 from kernels_cpu.record import is_native, recording, replay
 from platforms.contract import CapturedGraph, Work
-from platforms.cpu.arena import Arena, ArenaRecorder
+from platforms.cpu.arena import Arena, ArenaRecorder, storage
 
 COPY = "copy"
 """Op of a call that the engine adds: ``copy(buffer, value)`` → ``buffer``, for values that outlive the work."""
@@ -54,7 +54,7 @@ class _Capture:
         self._recorder = ArenaRecorder(pool)
         self._values = list(work.values)
         self._parts: list[Callable[[], None]] = []
-        self._keep: list[Any] = []
+        self._keep: dict[int, Any] = {}
 
     def graph(self) -> ReplayGraph:
         goals = self._goals()
@@ -76,7 +76,7 @@ class _Capture:
                 self._values[at] = None
             self._recorder.settle()
         self._flush()
-        return ReplayGraph(self._parts, [*self._keep, *self._work.values], self._pool.nbytes - self._before)
+        return ReplayGraph(self._parts, [*self._keep.values(), *self._work.values], self._pool.nbytes - self._before)
 
     def _goals(self) -> dict[int, Any]:
         """Place of a value → the buffer that it is copied into at the end and made in, as nobody else reads it."""
@@ -91,7 +91,8 @@ class _Capture:
         if not self._recorder.calls:
             return None
         records = self._recorder.built()
-        self._keep += [tensor for _, tensors, _, _ in self._recorder.calls for tensor in tensors]
+        for _, tensors, _, _ in self._recorder.calls:
+            self._keep |= {storage(tensor): tensor for tensor in tensors if tensor is not None}
         self._recorder.calls = []
         self._parts.append(lambda: replay(records))
         return self._parts[-1]
