@@ -19,6 +19,7 @@ from engine.errors import UserError
 from engine.kernels.bundle_folder import MANIFEST
 from engine.ops import OPS
 from platforms.contract import Kernel
+from tests.caches import fresh_root
 from tests.checkpoints import hf_config, random_weights, write_hf
 from tests.strange_platform import SELECTION, Stranger
 
@@ -29,7 +30,7 @@ Start = Callable[[], EngineCore]
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """With a bundle at ``bundle`` beside the model's files."""
-    monkeypatch.setenv("ENGINE_CACHE_ROOT", str(tmp_path / "cache"))
+    monkeypatch.setenv("ENGINE_CACHE_ROOT", str(fresh_root(tmp_path / "cache")))
     monkeypatch.setenv("ENGINE_KERNEL_BUNDLE", str(tmp_path / "bundle"))
     config = hf_config("llama", tie_word_embeddings=True)
     write_hf(tmp_path, config, random_weights(config, seed=1))

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.caches import fresh_root
 from tests.compile_starts import ALL, LOOKUP, VARIABLES, Start, Starts, starts, write_tiny
 from tests.live_server import LiveServer
 
@@ -131,7 +132,7 @@ def few_tools(tmp_path: Path) -> str:
 def test_H_CCH_02_four_servers_start_at_once_on_an_empty_cache(
     begin: Starts, plain: Start, tmp_path: Path, few_tools: str
 ) -> None:
-    root = tmp_path / "root"
+    root = fresh_root(tmp_path / "root")
     words = [str(begin.model), "--platform", "cpu", "-O2", "-cc.backend=inductor", "-cc.custom_ops=none"]
     words += ["--max-model-len", "64", "--max-num-seqs", "4", "--kv-cache-memory", "1M"]
     words += ["--max-num-batched-tokens", "64", "--capture-sizes", "1", "2"]
@@ -264,7 +265,7 @@ def test_H_CCH_04_a_named_folder_that_cannot_be_used_is_refused(begin: Starts, t
     folder = tmp_path / "file" / "cache"
     wanted = f"--cache-dir={folder} cannot be used: {tmp_path / 'file'} is not a folder. Name a folder"
     words = [str(begin.model), "-O2", "-cc.backend=native", "--cache-dir", str(folder)]
-    assert wanted in refused(*words, ENGINE_CACHE_ROOT=str(tmp_path / "root"))
+    assert wanted in refused(*words, ENGINE_CACHE_ROOT=str(fresh_root(tmp_path / "root")))
     for settings in ({}, {"level": 0}):
         assert wanted in begin(tmp_path / "root", compilation_config={"cache_dir": str(folder)}, **settings).error
 
@@ -325,7 +326,8 @@ def test_our_own_variable_counts_before_the_other(begin: Starts, tmp_path: Path)
 
 
 def test_a_start_that_must_find_everything_ends_on_an_empty_cache(begin: Starts, tmp_path: Path) -> None:
-    words, root = [str(begin.model), "-O2", "-cc.backend=inductor", "-cc.custom_ops=none"], tmp_path / "root"
+    words = [str(begin.model), "-O2", "-cc.backend=inductor", "-cc.custom_ops=none"]
+    root = fresh_root(tmp_path / "root")
     said = refused(*words, ENGINE_CACHE_ROOT=str(root), ENGINE_FORCE_AOT_LOAD="1")
     assert "ENGINE_FORCE_AOT_LOAD: the compiled piece " in said
     assert f"is not in {root / 'compile'}, which holds no entry at all. Unset ENGINE_FORCE_AOT_LOAD" in said

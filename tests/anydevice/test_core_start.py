@@ -12,6 +12,7 @@ from engine.errors import UserError
 from engine.sampler import Sampler
 from platforms.contract import DeviceError, Kernel, Memory, PlatformPlugin
 from platforms.discovery import select
+from tests.caches import fresh_root
 from tests.checkpoints import hf_config, random_weights, write_hf
 from tests.word_tokenizer import write_word_tokenizer
 
@@ -56,7 +57,7 @@ class Watched(PlatformPlugin):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path_factory):
     EVENTS.clear()
-    monkeypatch.setenv("ENGINE_CACHE_ROOT", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("ENGINE_CACHE_ROOT", str(fresh_root(tmp_path_factory.mktemp("cache"))))
 
 
 @pytest.fixture
