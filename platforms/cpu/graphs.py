@@ -62,12 +62,9 @@ class _Capture:
             inputs = [self._values[at] for at in placed.inputs]
             function = copy if placed.call.op == COPY and may_copy(*inputs) else placed.function
             if is_native(function):
-                self._recorder.goals = [goals[at] for at in placed.outputs if at in goals]
-                with recording(self._recorder):
-                    found = function(*inputs, **placed.attributes)
+                results = self._recorded(function, inputs, placed.attributes, [goals.get(at) for at in placed.outputs])
             else:
-                found = self._called(function, inputs, placed.attributes)
-            results = list(found) if isinstance(found, tuple | list) else [found]
+                results = self._called(function, inputs, placed.attributes)
             self._recorder.hold(results)
             for at, tensor in zip(placed.outputs, results, strict=True):
                 self._values[at] = tensor
@@ -97,19 +94,42 @@ class _Capture:
         self._parts.append(lambda: replay(records))
         return self._parts[-1]
 
-    def _called(self, function: Callable[..., Any], inputs: list[Any], attributes: Any) -> Any:
+    def _recorded(
+        self, function: Callable[..., Any], inputs: list[Any], attributes: Any, goals: list[Any]
+    ) -> list[Any]:
+        """Results of a native function, made in their goals. One that takes a goal for anything else is recorded again
+        without them."""
+
+        def recorded(goals: list[Any]) -> list[Any]:
+            self._recorder.goals = goals
+            with recording(self._recorder):
+                return _listed(function(*inputs, **attributes))
+
+        before = len(self._recorder.calls)
+        results = recorded([goal for goal in goals if goal is not None])
+        left = {goal.data_ptr() for goal in self._recorder.goals}
+        for made, goal in zip(results, goals, strict=True):
+            if goal is not None and goal.data_ptr() not in {made.data_ptr(), *left}:
+                del self._recorder.calls[before:]
+                self._recorder.settle()
+                return recorded([])
+        return results
+
+    def _called(self, function: Callable[..., Any], inputs: list[Any], attributes: Any) -> list[Any]:
         """Results of a function that nobody records; a replay calls it again and writes its results where the first
         ones lie. It runs now, on what the calls before it give."""
         if run := self._flush():
             run()
-        found = function(*inputs, **attributes)
-        fixed = list(found) if isinstance(found, tuple | list) else [found]
+        fixed = _listed(function(*inputs, **attributes))
 
         def again() -> None:
-            new = function(*inputs, **attributes)
-            for old, tensor in zip(fixed, new if isinstance(new, tuple | list) else [new], strict=True):
+            for old, tensor in zip(fixed, _listed(function(*inputs, **attributes)), strict=True):
                 if old.data_ptr() != tensor.data_ptr():
                     old.copy_(tensor)
 
         self._parts.append(again)
-        return found
+        return fixed
+
+
+def _listed(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, tuple | list) else [found]

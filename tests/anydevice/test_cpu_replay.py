@@ -10,6 +10,7 @@ import torch
 from engine.work import BoundCall, Work
 from kernels_cpu.library import library, open_library
 from kernels_cpu.native.norm import rms_norm
+from kernels_cpu.record import call, empty, native
 from platforms.contract import DeviceError
 from platforms.cpu.arena import ALIGNMENT, Arena, ArenaRecorder
 from platforms.cpu.compilers import KERNELS
@@ -100,6 +101,31 @@ def test_what_is_copied_at_the_end_is_made_where_it_is_copied_to(runtime):
     assert pool.nbytes and torch.equal(given["out"], by_hand(before, given["w"], 1)), (
         "it was read before it was written"
     )
+
+
+def backwards(x, w):
+    """Makes memory for its results from last to first."""
+    second, first = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
+    call("engine_add", (x, x, first), (*x.shape, x.stride(0), x.stride(0)))
+    call("engine_add", (first, x, second), (*x.shape, x.stride(0), x.stride(0)))
+    return first, second
+
+
+@pytest.mark.parametrize("wanted", ["first", "second", "both"])
+def test_results_reach_their_own_buffers_in_whatever_order_a_function_makes_them(runtime, wanted):
+    x = torch.randn(5, WIDTH)
+    given = {"x": x, "w": x, "of first": torch.zeros_like(x), "of second": torch.zeros_like(x)}
+    names = ("first", "second") if wanted == "both" else (wanted,)
+    calls = [BoundCall("both", "native", native(backwards), ("x", "w"), ("first", "second"))]
+    for name in names:
+        kept = f"of {name}"
+        calls.append(BoundCall("copy", "", lambda kept, value: kept.copy_(value), (kept, name), (kept,), mutates=(0,)))
+    graph = runtime.graphs().capture(Work(calls, given), runtime.graphs().new_pool())
+    for _ in range(2):
+        x.normal_()
+        graph.replay()
+        for name in names:
+            assert torch.equal(given[f"of {name}"], {"first": x + x, "second": x + x + x}[name])
 
 
 def test_a_view_keeps_its_memory_until_all_views_are_dead():

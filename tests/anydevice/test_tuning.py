@@ -204,7 +204,7 @@ def test_weights_in_blocks_are_made_of_finite_values(runtime: Runtime) -> None:
                 seen.add((one.choice.op, format))
         if one.choice.op.endswith("linear"):
             assert OPS[one.choice.op].reference(*given, **one.call.attributes).isfinite().all()
-    assert seen == {("scaled_block_linear", "q4_k"), ("block_linear", "q6_k"), ("block_embedding", "q6_k")}
+    assert seen == {("scaled_block_linear", "q4_k"), ("scaled_block_linear", "q6_k"), ("block_embedding", "q6_k")}
 
 
 def test_a_stopwatch_counts_one_call(runtime: Runtime) -> None:
