@@ -3,7 +3,7 @@
 // alone: half of the time goes into that and into scales, and few tokens are better off without.
 #include "simd.h"
 
-#if defined(ENGINE_AVX512) && defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#if defined(ENGINE_TILES)
 #include "blocks_avx512.h"
 
 namespace engine {

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <vector>
 
+#include "simd.h"
+
 namespace engine {
 namespace {
 
@@ -148,7 +150,7 @@ void stop() {
 
 // The system keeps tile registers for processes that asked.
 int ask_for_tiles() {
-#if defined(__AMX_TILE__)
+#if defined(ENGINE_TILES)
   constexpr int REQUEST = 0x1023, TILES = 18;
   if (syscall(SYS_arch_prctl, REQUEST, TILES) != 0) return errno;
 #endif
