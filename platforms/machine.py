@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,17 @@ def _processor() -> str:
     return os.uname().machine if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "unknown")
 
 
+def _tiles() -> bool:
+    request, tile_data = 0x1023, 18
+    if not sys.platform.startswith("linux") or _processor() != "x86_64":
+        return False
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        return bool(ctypes.CDLL(None).syscall(158, request, tile_data) == 0)
+    return False
+
+
 _WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -73,7 +86,8 @@ def printable(text: str, most: int = 60) -> str:
 class Machine:
     """Nothing here imports a package, starts a driver or writes. ``version``: distribution → its version or ``""``;
     ``folder``: top-level module → where it lies, without importing it; ``load``: imports a management library;
-    ``cpus``: the affinity mask; ``processor``: the name of the instruction set."""
+    ``cpus``: the affinity mask; ``processor``: the name of the instruction set; ``tiles``: whether the system keeps
+    tile registers for this process, which it does from then on (arch_prctl, ``ARCH_REQ_XCOMP_PERM``)."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -83,6 +97,7 @@ class Machine:
     which: Callable[[str], str | None] = _which
     cpus: Callable[[], frozenset[int]] = _cpus
     processor: Callable[[], str] = _processor
+    tiles: Callable[[], bool] = _tiles
 
     def read(self, path: str, limit: int = 1 << 16) -> str:
         """At most ``limit`` bytes of a file as text, stripped; ``""`` where it is absent, unreadable, or a pipe in

@@ -33,6 +33,7 @@ def machine(
     cpus: int = 8,
     processor: str = "x86_64",
     compiler: str = "",
+    tiles: bool = True,
 ) -> Machine:
     """``modules``: importable ones, an exception is raised in place of the module; everything else is not installed.
     torch is installed, as a build for the given versions."""
@@ -58,6 +59,7 @@ def machine(
         folder=folder,
         load=load,
         which=lambda name: compiler or None,
+        tiles=lambda: tiles,
         cpus=lambda: frozenset(range(cpus)),
         processor=lambda: processor,
     )

@@ -20,6 +20,7 @@ def _row(name: str, priority: int, *needs: Predicate) -> Kernel:
 
 
 ROWS: tuple[Kernel, ...] = (
+    _row("amx", 25, arch("x86-64-v4"), feature("isa.avx512_vnni"), feature("isa.amx_int8")),
     _row("vnni", 24, arch("x86-64-v4"), feature("isa.avx512_vnni")),
     _row("avx2", 23, arch("x86-64-v3", "x86-64-v4")),
     _row("neon", 22, feature("isa.asimddp")),

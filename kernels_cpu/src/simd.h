@@ -20,6 +20,9 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define ENGINE_AVX512 1
 #endif
+#if defined(ENGINE_AVX512) && defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#define ENGINE_TILES 1
+#endif
 
 // GCC reassociates vector sums and spills what it then holds; an accumulator named here stays where it is.
 #if defined(__x86_64__)

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <vector>
 
+#include "simd.h"
+
 namespace engine {
 namespace {
 
@@ -146,7 +148,17 @@ void stop() {
   team = nullptr;
 }
 
+// The system keeps tile registers for processes that asked.
+int ask_for_tiles() {
+#if defined(ENGINE_TILES)
+  constexpr int REQUEST = 0x1023, TILES = 18;
+  if (syscall(SYS_arch_prctl, REQUEST, TILES) != 0) return errno;
+#endif
+  return 0;
+}
+
 int start(int count, const int* cpus) {
+  if (const int error = ask_for_tiles()) return error;
   team = new Team;
   if (cpus != nullptr) team->cpus.assign(cpus, cpus + count);
   team->members.resize(count);

@@ -101,6 +101,9 @@ def _hidden(machine: Machine, flags: frozenset[str]) -> tuple[frozenset[str], st
     words = machine.environ.get(DISABLED, "").strip()
     left, gone, unknown = without(flags, words)
     said = f", without {' '.join(gone) or 'any that is there'} ({DISABLED}={printable(words, 200)})" if words else ""
+    if "amx_tile" in left and not machine.tiles():
+        left, lost, _ = without(left, "amx_tile")
+        said += f", without {' '.join(lost)} (the system keeps no tile registers for this process)"
     text = ", ".join(printable(name) for name in unknown[:8])
     advice = "names are those of flags in /proc/cpuinfo, with commas between them"
     return left, said, [f"{DISABLED}: no processor has {text}; {advice}"] if unknown else []

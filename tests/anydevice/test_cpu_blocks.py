@@ -20,7 +20,7 @@ from platforms.cpu.compilers import KERNELS
 from platforms.cpu.plugin import CpuPlugin
 
 OP = OPS["scaled_block_linear"]
-TOKENS = (1, 2, 3, 7, 8, 9, 16, 17, 33, 130)
+TOKENS = (1, 2, 3, 7, 8, 9, 16, 17, 33, 47, 130)
 ROW_COUNTS = (1, 15, 16, 17, 50)
 KINDS = torch.int8, torch.int16
 
@@ -107,6 +107,22 @@ def test_a_tokens_result_is_the_same_in_every_batch_and_with_every_number_of_thr
                     assert same_bits(found, whole[part]), (row.name, tokens, team)
     finally:
         open_library(path, threads, None)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("format", FORMATS)
+def test_tiles_give_the_bits_of_registers_as_wide(runtime, format, kind):
+    wide = [row for row in forms(runtime.profile) if row.name in ("amx", "vnni")]
+    if len(wide) < 2:
+        pytest.skip("this processor has no tiles: compiled for one that has in test_cross.py, and not run")
+    rng = torch.Generator().manual_seed(9)
+    columns = columns_for(format, 10)
+    weight, bias = sample_blocks(70, columns, format, rng), torch.randn(70, generator=rng)
+    packed, *_ = pack((weight,), {"format": format})
+    for tokens in (17, 24, 33, 60, 200):
+        x, scales = activations(tokens, columns, rng, tokens == 60, kind)
+        found, wanted = (product(row, x, scales, packed, bias, format) for row in wide)
+        assert same_bits(found, wanted), tokens
 
 
 def test_rows_of_activations_may_lie_apart_and_nothing_beside_a_result_is_written(runtime):

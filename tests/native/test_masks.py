@@ -19,18 +19,21 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="levels o
 BARE = "sse4_1"
 """What goes with it leaves the instructions that every such processor has."""
 VNNI = r"vpdp\w+"
-WIDE = rf"{VNNI}|%zmm|%[xy]mm(1[6-9]|[23]\d)|%k[0-7]\b"
+TILES = r"%tmm|tilerelease|ldtilecfg"
+WIDE = rf"{VNNI}|{TILES}|%zmm|%[xy]mm(1[6-9]|[23]\d)|%k[0-7]\b"
 VECTORS = r"\sv[a-z]+\d*[a-z]*\s+.*%[xy]mm|%ymm|%[xyz]mm(1[6-9]|[23]\d)"
 LATER = (
     rf"{VECTORS}|\s(pshufb|pmulld|pmaddubsw|palignr|popcnt|round[sp]s|blendv\w+|pblend\w+|ptest|crc32|p(ins|ext)r[bdq]"
     r"|pm(ax|in)(sb|sd|uw|ud)|pmov[sz]x\w+)\s"
 )
+NOT_WIDE = {name: "is not x86-64-v4" for name in ("amx", "vnni")}
 MASKS = {
     OWN: (r"(?!)", None),
-    "avx512_vnni,avx_vnni": (VNNI, {"vnni": "isa.avx512_vnni absent"}),
-    NARROW: (WIDE, {"vnni": "is not x86-64-v4"}),
-    "avx": (VECTORS, {"vnni": "is not x86-64-v4", "avx2": "is not x86-64-v3"}),
-    BARE: (LATER, {"vnni": "is not x86-64-v4", "avx2": "is not x86-64-v3"}),
+    "amx_tile": (TILES, {"amx": "isa.amx_int8 absent"}),
+    "avx512_vnni,avx_vnni": (rf"{VNNI}|{TILES}", {name: "isa.avx512_vnni absent" for name in NOT_WIDE}),
+    NARROW: (WIDE, NOT_WIDE),
+    "avx": (VECTORS, {**NOT_WIDE, "avx2": "is not x86-64-v3"}),
+    BARE: (LATER, {**NOT_WIDE, "avx2": "is not x86-64-v3"}),
 }
 QUICK = "-O1"
 """Half the time of a compiler; which instructions there may be is another flag's choice."""
@@ -61,7 +64,7 @@ def disassembled(path):
     return subprocess.run(["objdump", "-d", "--no-show-raw-insn", str(path)], capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("hidden", MASKS, ids=["own", "no-vnni", "narrow", "no-vectors", "bare"])
+@pytest.mark.parametrize("hidden", MASKS, ids=["own", "no-tiles", "no-vnni", "narrow", "no-vectors", "bare"])
 def test_rows_step_back_with_the_reason_and_nothing_beyond_is_compiled(hidden, model, expected):
     foreign, refused = MASKS[hidden]
     flags = STRICT if hidden in (OWN, NARROW) else (*STRICT, QUICK)
@@ -76,7 +79,7 @@ def test_rows_step_back_with_the_reason_and_nothing_beyond_is_compiled(hidden, m
     for name, why in (refused or {}).items():
         assert why in reasons[name], reasons
     gone = refused or {}
-    forms = [name for name in ("vnni", "avx2", "portable") if name not in gone]
+    forms = [name for name in ("amx", "vnni", "avx2", "portable") if name not in gone]
     assert said["kernels"]["scaled_block_linear"][0] in forms
     if hidden != OWN:
         assert said["kernels"]["scaled_block_linear"][0] == next(
@@ -88,7 +91,12 @@ def test_rows_step_back_with_the_reason_and_nothing_beyond_is_compiled(hidden, m
 
 
 @pytest.mark.parametrize(
-    ("foreign", "line"), [(VNNI, "vpdpbusd %zmm1,%zmm2,%zmm3"), (WIDE, "vaddps %ymm17,%ymm1,%ymm2")]
+    ("foreign", "line"),
+    [
+        (VNNI, "vpdpbusd %zmm1,%zmm2,%zmm3"),
+        (TILES, "tdpbsud %tmm2,%tmm0,%tmm1"),
+        (WIDE, "vaddps %ymm17,%ymm1,%ymm2"),
+    ],
 )
 def test_what_is_foreign_is_seen(foreign, line):
     assert re.search(foreign, f"  10: \t{line}")

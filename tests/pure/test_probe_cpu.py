@@ -121,6 +121,14 @@ def test_architecture_levels_and_number_formats(tmp_path, flags, arch, native):
     assert dtypes.get("model.dtype") == (None if native else "float32")
 
 
+def test_a_system_that_keeps_no_tiles_leaves_them_out(tmp_path):
+    found = probe(machine(tmp_path, {"proc/cpuinfo": cpuinfo(AMX)}, tiles=False))
+    (profile,) = found.profiles
+    assert {"isa.avx512_bf16", "isa.avx512_vnni"} <= profile.features
+    assert not [name for name in profile.features if name.startswith("isa.amx")]
+    assert "without amx_bf16 amx_int8 amx_tile (the system keeps no tile registers" in profile.evidence["features"]
+
+
 def test_arm_processors(tmp_path):
     text = "processor\t: 0\nFeatures\t: fp asimd asimdhp asimddp\nCPU part\t: 0xd0c\n"
     (profile,) = probe(machine(tmp_path, {"proc/cpuinfo": text}, processor="aarch64")).profiles
