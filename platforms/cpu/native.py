@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernels_cpu.build import compiled_before, drop_unkept, flags_for, library_for
+from kernels_cpu.build import Report, compiled_before, drop_unkept, flags_for, library_for
 from kernels_cpu.library import load, open_library
 from platforms.contract import DeviceError, DeviceProfile
 from platforms.cpu.bundle import all_flags, installed
@@ -22,6 +22,8 @@ logger = logging.getLogger("engine")
 
 FOLDER = "kernels_cpu"
 TOLD_SECONDS = 1.0
+AGAIN_SECONDS = 4.0
+"""Between lines about a compilation."""
 MASK_BITS = 64
 
 
@@ -62,7 +64,8 @@ def _made(
             raise DeviceError(profile.evidence[f"features.{KERNELS}"])
         return _opened(place, machine, with_library(profile, str(place)), threads)
     begin = time.monotonic()
-    path = library_for(profile, profile.evidence["tool.cxx"], folder, threads.count, flags[len(flags_for(profile)) :])
+    compiler, extra = profile.evidence["tool.cxx"], flags[len(flags_for(profile)) :]
+    path = library_for(profile, compiler, folder, threads.count, extra, reporter(compiler))
     seconds = time.monotonic() - begin
     opened = _opened(path, machine, profile, threads)
     if unkept := drop_unkept(path):
@@ -70,6 +73,24 @@ def _made(
     if seconds > TOLD_SECONDS and not unkept:
         logger.info("kernels for %s compiled in %.1f s; the next start takes them from %s", profile.arch, seconds, path)
     return opened
+
+
+def reporter(compiler: str) -> Report:
+    """Says that kernels are being compiled, and how far that is."""
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == 0:
+            logger.info("compiling kernels with %s, once: 0 of %d files", compiler, total)
+        elif done < total and now - last < AGAIN_SECONDS:
+            return
+        else:
+            logger.info("compiling kernels: %d of %d files", done, total)
+        last = now
+
+    return report
 
 
 def _opened(path: Path, machine: Machine, profile: DeviceProfile, threads: Threads) -> DeviceProfile:
