@@ -16,7 +16,8 @@ from platforms.contract import DeviceError, DeviceProfile
 from platforms.cpu.bundle import all_flags, installed
 from platforms.cpu.compilers import KERNELS, with_library
 from platforms.cpu.threads import Threads
-from platforms.machine import Machine
+from platforms.cpu.variables import COMPILER_FLAGS
+from platforms.machine import Machine, printable
 
 logger = logging.getLogger("engine")
 
@@ -46,11 +47,13 @@ def with_kernels(machine: Machine, profile: DeviceProfile, threads: Threads) -> 
     folder = cache_folder(machine.environ)
     try:
         return _made(machine, profile, threads, folder, flags)
-    except DeviceError as error:
+    except DeviceError as failure:
+        more = machine.environ.get(COMPILER_FLAGS, "").strip()
+        error = f"{failure}" + (f"; {COMPILER_FLAGS}={printable(more)} is among its flags" if more else "")
         # What the probe promised and is not there the engine tells by itself.
         level = logging.INFO if KERNELS in profile.features else logging.WARNING
         logger.log(level, "compiled kernels are not used: %s", error)
-        evidence = {**profile.evidence, f"features.{KERNELS}": str(error)}
+        evidence = {**profile.evidence, f"features.{KERNELS}": error}
         return dataclasses.replace(profile, features=profile.features - {KERNELS}, evidence=evidence)
 
 

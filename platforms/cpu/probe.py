@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from platforms.contract import DeviceError, DeviceProfile, Memory, Probe
 from platforms.cpu.cgroup import memory_limit
-from platforms.cpu.compilers import GENERATED, KERNELS, find_compiler, find_generator
+from platforms.cpu.compilers import GENERATED, KERNELS, absent_compiler, find_compiler, find_generator
 from platforms.cpu.isa import arch_of, family_of, features_of, without
 from platforms.cpu.threads import Threads, threads_for, usable_cpus
 from platforms.cpu.topology import Topology, cache_bytes, read
@@ -75,7 +75,7 @@ def probe(machine: Machine) -> Probe:
         f"compiled pieces and graphs: {REPLAYED['graph.capture']}",
         f"code generator {'of torch.compile' if generator else 'absent'}: {why_generator}",
     )
-    return Probe((profile,), evidence, (*problems, *unknown))
+    return Probe((profile,), evidence, (*problems, *unknown, *filter(None, [absent_compiler(machine)])))
 
 
 def find_threads(machine: Machine, topology: Topology) -> tuple[Threads, list[str]]:

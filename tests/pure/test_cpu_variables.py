@@ -82,6 +82,20 @@ def test_the_compiler_users_name_comes_first(tmp_path):
     assert probe(box).profiles[0].evidence["tool.cxx"] == "/bin/clang++-19"
 
 
+def test_a_compiler_that_is_not_there_is_a_problem_that_says_what_is_used_instead(tmp_path):
+    def found(cxx: str, *there: str) -> tuple[str, ...]:
+        box = machine(tmp_path, environ={"CXX": cxx})
+        which = {name: f"/bin/{name}" for name in there}.get
+        return probe(dataclasses.replace(box, which=which)).problems
+
+    assert found("g++-99", "g++") == (
+        "CXX=g++-99 is no program that is found here: kernels are compiled with /bin/g++. Correct it, or unset it",
+    )
+    assert "no other compiler is found" in found("g++-99")[0]
+    assert found("g++ -O1", "g++")[0].endswith("flags of a compiler go into ENGINE_CPU_CXXFLAGS")
+    assert found("g++", "g++") == found("", "g++") == ()
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
