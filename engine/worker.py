@@ -209,14 +209,17 @@ def _planned(ranges: Sequence[BoundRange], keys: Sequence[Key], plan: Plan) -> i
 
 def _space(plan: Plan, before: Memory, after: Memory, graphs: int, workspace: int) -> Space:
     tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
+    size = plan.decisions["cache.kv_cache_memory_bytes"]
+    flag = f"--kv-cache-memory-bytes={size.value} ({size.origin})"
     return kv_space(
         plan.program,
         before,
         after,
         plan["cache.gpu_memory_utilization"],
-        plan["cache.kv_cache_memory_bytes"],
+        size.value,
         {"activations": activation_bytes(plan.program, tokens, seqs), "workspaces": workspace, "graphs": graphs},
         seqs * table_width(plan),
+        size.reason if size.origin == "platform" else flag,
     )
 
 

@@ -59,7 +59,7 @@ class CpuPlugin(PlatformPlugin):
         return ALIASES
 
     def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
-        from platforms.cpu.variables import SPACE, gibibytes
+        from platforms.cpu.variables import asked_space
 
         offline = bool(facts.get("offline"))
         use = "offline" if offline else "serving"
@@ -80,9 +80,8 @@ class CpuPlugin(PlatformPlugin):
         elif "dtype.bfloat16" not in profile.features:
             reason = "this processor has no bfloat16 products, and emulated ones are far slower than float32"
             settings.append(Setting("model.dtype", "float32", reason))
-        space = str(facts.get(SPACE.lower(), ""))
-        if nbytes := gibibytes(space):
-            settings.append(Setting("cache.kv_cache_memory_bytes", nbytes, f"{SPACE}: {space.strip()} GiB"))
+        if asked := asked_space(facts):
+            settings.append(Setting("cache.kv_cache_memory_bytes", *asked))
         return tuple(settings)
 
     def open(self, index: int) -> Runtime:

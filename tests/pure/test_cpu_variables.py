@@ -11,6 +11,7 @@ import pytest
 from test_probe_cpu import AMX, X86_V4, cpuinfo
 
 from engine.config import collect
+from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.memory import kv_space
 from engine.plan import plan_for
@@ -138,6 +139,7 @@ def test_the_cache_may_be_given_in_gib_as_users_know_it(environ, expected):
     plan = plan_for(plugin, plugin.targets()["x86-64-v4"], LLAMA, given, environment=environ)
     row = plan.decisions["cache.kv_cache_memory_bytes"]
     assert row.value == expected and (row.origin == "platform") == (expected is not None)
+    assert expected is None or row.reason == "{}={} (GiB)".format(*[(one, environ[one].strip()) for one in environ][-1])
     given["cache.kv_cache_memory_bytes"] = Given(1 << 31, "command line")
     plan = plan_for(plugin, plugin.targets()["x86-64-v4"], LLAMA, given, environment=environ)
     assert plan["cache.kv_cache_memory_bytes"] == 1 << 31, "what the user asks for by flag wins"
@@ -173,8 +175,10 @@ def test_the_cache_is_a_share_of_what_the_container_leaves(tmp_path):
     space = kv_space(plan.program, before, read_memory(box), share, None, {}, 1 << 40)
     assert share == 0.5 and before.available == 6 << 30
     assert space.blocks == (2 << 30) // space.block_bytes
-    with pytest.raises(UserError, match=r"5\.00 GiB are available .*memory\.max"):
-        kv_space(plan.program, before, read_memory(box), share, 6 << 30, {}, 1 << 40)
+    asked = "ENGINE_CPU_KVCACHE_SPACE=6 (GiB)"
+    with pytest.raises(UserError, match=rf"^{re.escape(asked)} cannot .* 5\.00 GiB are available .*memory\.max"):
+        kv_space(plan.program, before, read_memory(box), share, 6 << 30, {}, 1 << 40, asked)
+    assert f"{share:g} of what is available" in BY_KEY["cache.gpu_memory_utilization"].help
 
 
 PAGE = (Path(__file__).parents[2] / "docs/cpu.md").read_text()
