@@ -12,7 +12,7 @@ from engine.kernels.units import STEPS, Step, Units, make_all, units_of
 from engine.models.config import ModelConfig
 from engine.plan import plan_for
 from engine.plan_values import Given
-from engine.table import BOLD, DIM, GAP, YELLOW, coloured, lay_out
+from engine.table import BOLD, DIM, GAP, YELLOW, coloured, counted, lay_out
 from platforms.contract import FusionRule
 
 ALL = "all"
@@ -124,7 +124,7 @@ def make(
         for unit in target.units.rows:
             owners.setdefault(unit, []).append(target)
     if owners:
-        said(f"compiling {_many(len(owners), 'kernel')} for {_many(len(targets), 'device')}")
+        said(f"compiling {counted(len(owners), 'kernel')} for {counted(len(targets), 'device')}")
     for done, (unit, made) in enumerate(make_all(list(owners), processes), 1):
         for target in owners[unit]:
             target.made[unit] = made
@@ -144,12 +144,8 @@ def render(targets: Sequence[Target], notes: Sequence[str], width: int, colour: 
         lines += [""] * bool(target.problems)
     lines += [*(coloured(line, DIM if colour else "") for line in _legend(targets, width)), *notes]
     count, wrong = sum(len(target.units.rows) for target in targets), sum(len(target.problems) for target in targets)
-    problems = f"{wrong or 'no'} problem{'' if wrong == 1 else 's'}"
-    return "\n".join([*lines, f"{_many(count, 'kernel')} on {_many(len(targets), 'device')}, {problems}"]) + "\n"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    problems = counted(wrong, "problem") if wrong else "no problems"
+    return "\n".join([*lines, f"{counted(count, 'kernel')} on {counted(len(targets), 'device')}, {problems}"]) + "\n"
 
 
 def _wrapped(text: str, width: int, indent: int, below: int) -> list[str]:

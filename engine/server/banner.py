@@ -70,7 +70,8 @@ def ready_lines(url: str, model: str, *, unnamed: bool, chat: bool, key: bool, c
         f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}",
     ]
     command = " \\\n".join(lines)
-    return f"\n  Serving {model}{why} at {coloured(url, BOLD if color else '')}\n\n{export}{command}\n\n"
+    # An address that a terminal breaks in two cannot be clicked or copied.
+    return f"\n  Serving {model}{why}\n  at {coloured(url, BOLD if color else '')}\n\n{export}{command}\n\n"
 
 
 def show(text: str) -> None:

@@ -72,7 +72,7 @@ class CpuPlugin(PlatformPlugin):
             Setting("scheduler.max_num_seqs", 256 if offline else 128, f"a host processor, {use}"),
         ]
         if KERNELS in profile.features:
-            reason = "compiled kernels sum in float32; weights of 16 bits stay as they are stored"
+            reason = "of activations: compiled kernels compute in float32; weights are kept as they are stored"
             settings.append(Setting("model.dtype", "float32", reason))
             if profile.features & HALVES and not facts.get("mla"):
                 reason = "half of what attention reads beside float32; sums stay float32"

@@ -13,7 +13,7 @@ from platforms.cpu.threads import Threads, threads_for, usable_cpus
 from platforms.cpu.topology import Topology, cache_bytes, read
 from platforms.cpu.variables import DISABLED, Variables, kv_space, read_variables
 from platforms.libraries import present
-from platforms.machine import Machine, printable
+from platforms.machine import Machine, counted, printable
 
 REPLAYED: Mapping[str, str] = MappingProxyType(
     {
@@ -69,7 +69,7 @@ def probe(machine: Machine) -> Probe:
     )
     evidence = (
         f"{product}: {arch} ({says['arch']})",
-        f"{threads.count} threads: {why_threads}",
+        f"{counted(threads.count, 'thread')}: {why_threads}",
         f"{memory.total >> 20} MiB of memory: {memory.source}",
         f"C++ compiler {'found' if compiler else 'absent'}: {why_kernels}",
         f"compiled pieces and graphs: {REPLAYED['graph.capture']}",

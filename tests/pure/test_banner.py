@@ -42,3 +42,9 @@ def test_the_printed_command_says_where_the_key_goes(key: bool) -> None:
     command = lines.index(next(line for line in lines if line.startswith("curl ")))
     assert any("Bearer $ENGINE_API_KEY" in line for line in lines) == key
     assert lines[command - 1] == ("export ENGINE_API_KEY='<one of the API keys>'" if key else "")
+
+
+def test_the_address_has_a_line_of_its_own_that_a_narrow_terminal_holds() -> None:
+    url = "http://localhost:8000"
+    lines = ready_lines(url, "a-model" * 9, unnamed=True, chat=True, key=False, color=False).splitlines()
+    assert f"  at {url}" in lines

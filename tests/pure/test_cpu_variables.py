@@ -101,7 +101,7 @@ def test_a_compiler_that_is_not_there_is_a_problem_that_says_what_is_used_instea
     ("environ", "said"),
     [
         ({"ENGINE_CPU_OMP_THREADS_BIND": "0-99"}, "CPU 8 of rank 0"),
-        ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, "2 lists of CPUs for 1 ranks"),
+        ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, "2 lists of CPUs for 1 rank; serving takes one, as in 0-3,8"),
         ({"ENGINE_CPU_NUM_OF_RESERVED_CPU": "8"}, "reserve at most 7"),
         ({"CPU_VISIBLE_MEMORY_NODES": "1"}, "none is of node 1"),
         ({"VLLM_CPU_KVCACHE_SPACE": "4GB"}, "found no number of GiB"),

@@ -141,7 +141,7 @@ def test_another_type_of_activations_than_the_hosts_own_is_served_with_a_warning
     assert found["model.dtype"] == "float16" and chosen(found, "linear") == {"widened"}
     (warning,) = found.warnings
     assert warning.startswith("--dtype=float16 (command line) is served, and slower than the platform's own choice: ")
-    assert "float32 (compiled kernels sum in float32" in warning
+    assert "float32 (of activations: compiled kernels compute in float32" in warning
     for words in ((), ("--dtype=float32",), ("--dtype=auto",)):
         assert not plan(V3, LLAMA, *words).warnings
     amx = plan(described("cpu", "amx"), LLAMA, "--dtype=bfloat16")
