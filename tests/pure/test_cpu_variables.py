@@ -58,6 +58,17 @@ def test_hidden_flags_of_arm_take_their_formats_along(tmp_path):
     assert {"isa.bf16", "dtype.bfloat16", "dtype.float16.emulated"} <= profile.features and profile.arch == "armv8.6"
 
 
+def test_the_evidence_lists_instruction_sets_and_variables(tmp_path):
+    environ = {"ENGINE_CPU_DISABLE_ISA": "avx512_vnni", "VLLM_CPU_KVCACHE_SPACE": "4"}
+    lines = probe(machine(tmp_path, {"proc/cpuinfo": cpuinfo(X86_V4)}, environ=environ)).evidence
+    (sets,) = (line for line in lines if line.startswith("instruction sets: "))
+    assert " avx512f " in sets and "avx512_vnni" not in sets and sets.endswith("ENGINE_CPU_DISABLE_ISA hides some")
+    (variables,) = (line for line in lines if line.startswith("variables: "))
+    told, unset = variables.split("; unset: ")
+    assert told == "variables: VLLM_CPU_KVCACHE_SPACE=4, ENGINE_CPU_DISABLE_ISA=avx512_vnni"
+    assert "CXX" in unset and "ENGINE_CPU_OMP_THREADS_BIND" in unset and "VLLM_" not in unset
+
+
 def test_names_that_no_processor_has_are_a_problem_and_hide_nothing(tmp_path):
     environ = {"ENGINE_CPU_DISABLE_ISA": "avx512,vnni,\x1b[2J,avx512_vnni"}
     found = probe(machine(tmp_path, {"proc/cpuinfo": cpuinfo(X86_V4)}, environ=environ))
