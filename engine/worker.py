@@ -37,6 +37,7 @@ from platforms.contract import (
     Runtime,
     Verdict,
 )
+from platforms.discovery import listening
 
 if TYPE_CHECKING:
     from engine.compile.compiler import Compiler
@@ -88,7 +89,7 @@ def start_worker(
     """``probed``: what the device is expected to be. Raises ``UserError`` where the checkpoint cannot be loaded, the
     device does not open, the plan refuses, or memory does not suffice."""
     rows, folder = plugin.kernels(), value_of(given, KEY)
-    with phases("open device"), _as_user_error():
+    with phases("open device"), listening(phases.note), _as_user_error():
         # First the bundle: a device may open with kernels that lie in it.
         bundle = open_bundle(folder, probed, rows, forced())
         runtime = _opened(plugin, index)

@@ -18,12 +18,13 @@ from platforms.cpu.compilers import KERNELS, with_library
 from platforms.cpu.threads import Threads
 from platforms.cpu.variables import COMPILER_FLAGS
 from platforms.machine import Machine, printable
+from platforms.telling import tell
 
 logger = logging.getLogger("engine")
 
 FOLDER = "kernels_cpu"
 TOLD_SECONDS = 1.0
-AGAIN_SECONDS = 4.0
+AGAIN_SECONDS = 2.0
 """Between lines about a compilation."""
 MASK_BITS = 64
 
@@ -47,13 +48,13 @@ def with_kernels(machine: Machine, profile: DeviceProfile, threads: Threads) -> 
     folder = cache_folder(machine.environ)
     try:
         return _made(machine, profile, threads, folder, flags)
-    except DeviceError as failure:
+    except DeviceError as error:
         more = machine.environ.get(COMPILER_FLAGS, "").strip()
-        error = f"{failure}" + (f"; {COMPILER_FLAGS}={printable(more)} is among its flags" if more else "")
+        why = f"{error}" + (f"; {COMPILER_FLAGS}={printable(more)} is among its flags" if more else "")
         # What the probe promised and is not there the engine tells by itself.
         level = logging.INFO if KERNELS in profile.features else logging.WARNING
-        logger.log(level, "compiled kernels are not used: %s", error)
-        evidence = {**profile.evidence, f"features.{KERNELS}": error}
+        logger.log(level, "compiled kernels are not used: %s", why)
+        evidence = {**profile.evidence, f"features.{KERNELS}": why}
         return dataclasses.replace(profile, features=profile.features - {KERNELS}, evidence=evidence)
 
 
@@ -85,12 +86,10 @@ def reporter(compiler: str) -> Report:
     def report(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if done == 0:
-            logger.info("compiling kernels with %s, once: 0 of %d files", compiler, total)
-        elif done < total and now - last < AGAIN_SECONDS:
+        if 0 < done < total and now - last < AGAIN_SECONDS:
             return
-        else:
-            logger.info("compiling kernels: %d of %d files", done, total)
+        logger.info("compiling kernels with %s, %d of %d files", compiler, done, total)
+        tell(f"compiling kernels, {done} of {total} files")
         last = now
 
     return report
