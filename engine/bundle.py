@@ -28,6 +28,7 @@ from engine.kernels.units import Step, any_call, units_of
 from engine.ops import Op
 from engine.ops.compare import specs_of
 from engine.plan_values import Plan
+from engine.table import counted
 from platforms.contract import DeviceProfile, Kernel
 
 logger = logging.getLogger("engine")
@@ -153,7 +154,7 @@ class Bundle:
     def rows(self) -> list[Row]:
         """For the table at start-up."""
         missed = sum(len(one.misses) for one in self.installed)
-        words = f"{self.forms} forms" + (f", {missed} more compiled here" if missed else "")
+        words = counted(self.forms, "form") + (f", {missed} more compiled here" if missed else "")
         return [Row("kernel bundle", words, str(self.folder))]
 
 

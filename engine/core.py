@@ -21,6 +21,7 @@ from engine.plan_values import Given, Plan
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.scheduler_config import SchedulerConfig
+from engine.table import counted
 from engine.weights.checkpoint import open_checkpoint
 from engine.weights.dummy import dummy_checkpoint, is_dummy
 from engine.weights.resolve import resolve_model
@@ -178,7 +179,7 @@ def _kv_row(worker: Worker) -> Row:
     requests = tokens / plan["scheduler.max_model_len"]
     return Row(
         "KV blocks",
-        f"{space.blocks} × {plan['cache.block_size']} tokens",
-        f"{space.blocks * space.block_bytes / 2**20:.0f} MiB: {space.reason}; {tokens} tokens, "
+        f"{space.blocks} × {counted(plan['cache.block_size'], 'token')}",
+        f"{space.blocks * space.block_bytes / 2**20:.0f} MiB: {space.reason}; {counted(tokens, 'token')}, "
         f"{requests:.1f} requests of full length",
     )

@@ -23,6 +23,11 @@ SAMPLER_BYTES = 31
 SCORED_LOGITS = 2**23
 """Logits that the sampler scores at once."""
 
+_REMEDY = (
+    "Raise --gpu-memory-utilization or --kv-cache-memory-bytes, lower --max-num-batched-tokens or --max-num-seqs, or "
+    "use a smaller model."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -91,18 +96,19 @@ def kv_space(
     exact: int | None,
     needs: Mapping[str, int],
     most: int,
+    asked: str = "--kv-cache-memory-bytes",
 ) -> Space:
-    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes a user asked for. ``needs``: bytes
-    that serving will take besides, by what for (``activations``, ``graphs``). ``most``: blocks that could ever be used.
-    Raises ``UserError`` where not one block fits."""
+    """``before`` loading the weights and ``after`` packing them. ``exact``: bytes that ``asked`` asks for. ``needs``:
+    bytes that serving will take besides, by what for (``activations``, ``graphs``). ``most``: blocks that could ever be
+    used. Raises ``UserError`` where not one block fits."""
     size, kept = block_bytes(program), sum(needs.values())
     less = " and ".join(f"{sized(nbytes)} of {name}" for name, nbytes in needs.items() if nbytes)
     if exact is not None:
-        budget, said = exact, f"{sized(exact)} asked for"
+        budget, said = exact, f"{sized(exact)} asked for with {asked}"
         if exact > after.available:
             raise UserError(
-                f"--kv-cache-memory-bytes={exact} cannot be served: {sized(after.available)} are available "
-                f"after loading the weights ({after.source}). Ask for less."
+                f"{asked} cannot be served: that is {sized(exact)}, and {sized(after.available)} are available after "
+                f"loading the weights ({after.source}). Ask for less."
             )
     elif before.shared_with_host:
         budget = int(before.available * share) - max(0, before.available - after.available) - kept
@@ -114,8 +120,7 @@ def kv_space(
     if fit < 1:
         raise UserError(
             f"No memory for the cache blocks: {sized(max(0, budget))} for a block of {sized(size)} ({said}). "
-            "Raise --gpu-memory-utilization or --kv-cache-memory-bytes, lower --max-num-batched-tokens or "
-            "--max-num-seqs, or use a smaller model."
+            + ("Ask for more, or drop it." if exact is not None else _REMEDY)
         )
     if exact is None and fit > most:
         return Space(most, size, f"as many as the longest requests can use; {said}")

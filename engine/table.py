@@ -80,6 +80,11 @@ def coloured(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if code and text else text
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def written(value: Any) -> str:
     """A decided value as people read it; the inverse of how it is given on a command line, as far as it goes."""
     if value is None:

@@ -37,6 +37,7 @@ from platforms.contract import (
     Runtime,
     Verdict,
 )
+from platforms.discovery import listening
 
 if TYPE_CHECKING:
     from engine.compile.compiler import Compiler
@@ -88,7 +89,7 @@ def start_worker(
     """``probed``: what the device is expected to be. Raises ``UserError`` where the checkpoint cannot be loaded, the
     device does not open, the plan refuses, or memory does not suffice."""
     rows, folder = plugin.kernels(), value_of(given, KEY)
-    with phases("open device"), _as_user_error():
+    with phases("open device"), listening(phases.note), _as_user_error():
         # First the bundle: a device may open with kernels that lie in it.
         bundle = open_bundle(folder, probed, rows, forced())
         runtime = _opened(plugin, index)
@@ -209,14 +210,17 @@ def _planned(ranges: Sequence[BoundRange], keys: Sequence[Key], plan: Plan) -> i
 
 def _space(plan: Plan, before: Memory, after: Memory, graphs: int, workspace: int) -> Space:
     tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
+    size = plan.decisions["cache.kv_cache_memory_bytes"]
+    flag = f"--kv-cache-memory-bytes={size.value} ({size.origin})"
     return kv_space(
         plan.program,
         before,
         after,
         plan["cache.gpu_memory_utilization"],
-        plan["cache.kv_cache_memory_bytes"],
+        size.value,
         {"activations": activation_bytes(plan.program, tokens, seqs), "workspaces": workspace, "graphs": graphs},
         seqs * table_width(plan),
+        size.reason if size.origin == "platform" else flag,
     )
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import disk_usage, rmtree
@@ -26,6 +26,8 @@ COMMON = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", 
 SECONDS = 300.0
 """After which a compiler is given up. All of them together take fifteen on two idle cores; on busy ones, many more."""
 POLL_SECONDS = 0.01
+Report = Callable[[int, int], None]
+"""Told how many files are compiled, of how many: with 0 when it begins, and after each."""
 
 _X86 = {
     "isa.avx_vnni": ("-mavxvnni",),
@@ -94,7 +96,18 @@ def _whole(place: Path) -> bool:
         return False
 
 
-def library_for(profile: DeviceProfile, compiler: str, folder: Path, jobs: int, extra: Sequence[str] = ()) -> Path:
+def _unheard(done: int, total: int) -> None:
+    pass
+
+
+def library_for(
+    profile: DeviceProfile,
+    compiler: str,
+    folder: Path,
+    jobs: int,
+    extra: Sequence[str] = (),
+    report: Report = _unheard,
+) -> Path:
     """The library, compiled now unless ``folder`` has it. ``jobs``: compilers at a time; ``extra``: more flags for
     them, part of the library's key: sanitizers, debugging. Another process that builds the same meanwhile is waited
     for. A damaged library is made anew. Where ``folder`` cannot be written, or is nearly full, the library lies
@@ -113,12 +126,12 @@ def library_for(profile: DeviceProfile, compiler: str, folder: Path, jobs: int, 
             # A cache that cannot be written costs each start its compilation, and nothing else.
             work = Path(tempfile.mkdtemp(prefix=UNKEPT))
             stack.callback(rmtree, work, ignore_errors=True)
-            compile_all(compiler, flags, work, jobs)
+            compile_all(compiler, flags, work, jobs, report)
             stack.pop_all()
             return work / NAME
         if not _whole(place):
             rmtree(place.parent, ignore_errors=True)
-            compile_all(compiler, flags, work, jobs)
+            compile_all(compiler, flags, work, jobs, report)
             _put(work / NAME, place)
     return place
 
@@ -147,12 +160,13 @@ def drop_unkept(path: Path) -> bool:
     return unkept
 
 
-def compile_all(compiler: str, flags: Sequence[str], work: Path, jobs: int) -> None:
+def compile_all(compiler: str, flags: Sequence[str], work: Path, jobs: int, report: Report = _unheard) -> None:
     """Objects and the library into ``work``. Raises ``DeviceError``; no compiler outlives the call."""
     waiting = [(source, work / f"{source.stem}.o") for source in sources()]
     objects = [str(made) for _, made in waiting]
     waiting.sort(key=lambda pair: -pair[0].stat().st_size)
     running: list[_Started] = []
+    report(0, len(objects))
     try:
         while waiting or running:
             while waiting and len(running) < max(1, jobs):
@@ -162,6 +176,7 @@ def compile_all(compiler: str, flags: Sequence[str], work: Path, jobs: int) -> N
             for done in [one for one in running if one.done()]:
                 running.remove(done)
                 done.said()
+                report(len(objects) - len(waiting) - len(running), len(objects))
             time.sleep(POLL_SECONDS)
     finally:
         for one in running:

@@ -69,7 +69,7 @@ def open_library(path: Path, threads: int, cpus: Sequence[int] | None) -> Librar
     own = load(path)
     places = (ctypes.c_int * threads)(*cpus) if cpus is not None else None
     if error := own.handle.engine_team(threads, places):
-        raise DeviceError(f"{threads} threads cannot be started ({os.strerror(error)}); ask for fewer")
+        raise DeviceError(f"a team of {threads} threads cannot be started ({os.strerror(error)}); ask for fewer")
     return own
 
 

@@ -22,6 +22,18 @@ def floats(*known: str, alike: bool) -> Predicate:
     return check
 
 
+def emulated(wanted: bool) -> Predicate:
+    """Whether the processor has no products of the call's 16-bit floats; float32 is never emulated."""
+
+    def check(profile: DeviceProfile, facts: Facts) -> Verdict:
+        kind = facts.get("call_dtype", "unknown")
+        found = f"dtype.{kind}.emulated" in profile.features
+        text = f"this processor {'emulates' if found else 'has'} products of {kind}"
+        return Verdict(found == wanted, text)
+
+    return check
+
+
 def unscaled(inputs: int) -> Predicate:
     """The call has no scales of keys and values behind its ``inputs``."""
 

@@ -7,6 +7,8 @@ from platforms.contract import DeviceProfile
 
 _NEAR = 0.05
 """Part of the memory by which two of a driver's interfaces may differ: what it keeps for itself."""
+_MADE = "kernel."
+"""How features of compiled kernels begin: that some were made before, the start finds, and no probe looks for."""
 
 
 def contradictions(probed: DeviceProfile, measured: DeviceProfile) -> tuple[str, ...]:
@@ -25,14 +27,21 @@ def contradictions(probed: DeviceProfile, measured: DeviceProfile) -> tuple[str,
             said, found = probed.limits[name], measured.limits[name]
             lines.append(_line(name, said, found, probed, measured, f"limits.{name}"))
     if probed.arch == measured.arch:
-        for name in sorted(probed.features ^ measured.features):
-            has = name in measured.features
-            lines.append(_line(name, not has, has, probed, measured, f"features.{name}"))
-    return tuple(lines)
+        lines += [_feature(name, probed, measured) for name in sorted(probed.features ^ measured.features)]
+    return tuple(filter(None, lines))
+
+
+def _feature(name: str, probed: DeviceProfile, measured: DeviceProfile) -> str:
+    why, now = (one.evidence.get(f"features.{name}", one.origin) for one in (probed, measured))
+    if name not in measured.features:
+        return f"{measured.platform}: {name} is not there: {now}. The plan does without it; expected was: {why}"
+    if name.startswith(_MADE):
+        return ""
+    return f"{measured.platform}: {name} is there ({now}), and the plan may use it; the probe had not found it ({why})"
 
 
 def _line(name: str, said: object, found: object, probed: DeviceProfile, measured: DeviceProfile, fact: str) -> str:
     source, now = (one.evidence.get(fact, one.origin) for one in (probed, measured))
     if name == "memory_bytes":
         said, found = (f"{one.memory_bytes / 2**30:.1f} GiB" for one in (probed, measured))
-    return f"{measured.platform}: {name} was probed as {said} ({source}) and is {found} ({now}), which is planned with"
+    return f"{measured.platform}: {name} is {found} ({now}), and planned for so; the probe had said {said} ({source})"

@@ -14,6 +14,7 @@ from platforms.candidates import GROUP, ByHand, Candidate, Point, candidates, in
 from platforms.changes import contradictions
 from platforms.contract import DeviceProfile, PlatformPlugin
 from platforms.machine import printable
+from platforms.telling import listening
 
 __all__ = [
     "AUTO",
@@ -25,6 +26,7 @@ __all__ = [
     "choose",
     "contradictions",
     "installed",
+    "listening",
     "read_profile",
     "select",
     "summarise",

@@ -76,6 +76,11 @@ def figures(text: str) -> dict[str, int]:
     return {row[0].rstrip(":"): found for row in rows if len(row) > 1 and (found := whole(row[1])) is not None}
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def printable(text: str, most: int = 60) -> str:
     """At most ``most`` characters of somebody else's text, with what no terminal or encoding may meet written out."""
     text = text if len(text) <= most else f"{text[: most - 3]}..."

@@ -45,7 +45,7 @@ class LiveServer:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
-            found = re.search(r"Serving .* at (http://\S+)", line)
+            found = re.search(r"^  at (http://\S+)", line)
             if found:
                 self.url, self.seconds = found[1], time.monotonic() - self.begin
                 self._ready.set()

@@ -15,6 +15,7 @@ from benchmarks.compare.arguments import parse
 from benchmarks.compare.chart import chart
 from benchmarks.compare.goals import GOALS, READING, Verdict, judge, row_of
 from benchmarks.compare.machine import describe
+from benchmarks.compare.outlook import outlook
 from benchmarks.compare.roster import entrants
 from benchmarks.compare.run import Comparison
 from benchmarks.compare.speed import QUIET, say
@@ -41,6 +42,8 @@ def _run(words: Sequence[str], about: str) -> int:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.threads])
     with tempfile.TemporaryDirectory(prefix="engine-peers-") as folder:
         taking = entrants(asked.peer, asked.without, str(Path(folder) / "cache"))
+        for line in outlook(asked, taking):
+            say(line)
         threads = len(os.sched_getaffinity(0))
         found = Comparison(taking, resolve_model(asked.model).path.absolute(), asked.level, threads, asked.quick)
         found.together(asked.only, asked.batches, asked.rounds, Path(folder))

@@ -17,7 +17,7 @@ from typing import Any
 
 from answers import serve
 
-READY = re.compile(r"Serving .* at http://([^:/]+):(\d+)")
+READY = re.compile(r"^  at http://([^:/]+):(\d+)")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

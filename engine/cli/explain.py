@@ -11,6 +11,7 @@ from engine.cli.choice import select_device, unread
 from engine.cli.output import print_json, say, warn
 from engine.cycles import unsearched
 from engine.errors import UserError
+from engine.table import counted
 
 if TYPE_CHECKING:
     from engine.config import Collected
@@ -122,5 +123,5 @@ def _page(found: Collected, model: Model, config: ModelConfig) -> int:
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"--html {path}: cannot be written: {reason}; name a file in a folder of yours") from error
-    say(f"{path}: {len(columns)} device{'s' if len(columns) > 1 else ''} at every level\n")
+    say(f"{path}: {counted(len(columns), 'device')} at every level\n")
     return 0

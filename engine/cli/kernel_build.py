@@ -12,6 +12,7 @@ from engine.cli.kernel_report import phases, progress
 from engine.cli.output import print_json, say, warn
 from engine.errors import UserError
 from engine.interrupt import exit_at_once
+from engine.table import counted
 
 SWITCHES = ("--json",)
 OUT = "--out"
@@ -60,7 +61,7 @@ def run(words: Sequence[str]) -> int:
         )  # fmt: skip
     else:
         lines = [f"problem  {text}" for text in written.problems]
-        lines += [f"{written.forms} forms for {device.label}, {sized(written.nbytes)}, in {folder}"]
+        lines += [f"{counted(written.forms, 'form')} for {device.label}, {sized(written.nbytes)}, in {folder}"]
         say("\n".join([*lines, f"serve them with --kernel-bundle {folder}"]) + "\n")
     return 1 if written.problems else 0
 

@@ -17,8 +17,9 @@ engine kernels build [MODEL] --platform NAME[:TARGET] [--out DIR] [--json]
 
   report compiles the kernels of every row that says yes to a call of the
   model's plan, those of the sampler included, for every device that is
-  described or here (or for those that --platform names), and prints what
-  each takes. Shapes are those of a few steps: a new token for 1 and for 8
+  described or here (or for those that --platform names: a platform's name
+  alone means its device that is here, if there is one), and prints what each
+  takes. Shapes are those of a few steps: a new token for 1 and for 8
   requests, and prompts of 32, 64 and 1024 tokens in all.
 
   build compiles into a folder DIR [kernels-NAME-ARCH], and only the rows that

@@ -110,7 +110,8 @@ FIELDS: tuple[Field, ...] = (
             {**USER_ONLY, **NOT_BUILT}.get(name, "fuse where the device can"), unset=UNSET.get(name, LEVEL_DECIDES),
             variable=name.upper()) for name in FUSIONS),
     Field("cache.block_size", k.COUNT, CACHE, "tokens per block of the KV cache", ("--block-size",)),
-    Field("cache.gpu_memory_utilization", k.SHARE, CACHE, "share of the device's memory that may be used in all",
+    Field("cache.gpu_memory_utilization", k.SHARE, CACHE, "share of the device's memory that may be used in all; where "
+          "that is the host's, its platform may take another, as 0.5 of what is available on a processor",
           ("--gpu-memory-utilization",), 0.9),
     Field("cache.kv_cache_memory_bytes", k.BYTES, CACHE, "exact size of the KV cache, as in 8G; the share is then not "
           "used", ("--kv-cache-memory-bytes",), unset="what the share leaves"),

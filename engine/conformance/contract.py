@@ -14,6 +14,7 @@ from engine.conformance.check import NotSupported, Wrong
 from engine.conformance.models import sample_facts, sample_models
 from engine.conformance.planning import plan_of
 from engine.conformance.pure import odd_facts, steady, verdict
+from engine.table import counted
 from platforms.contract import API_VERSION, DeviceError, DeviceProfile, Facts, Kernel, Setting
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _internals(subject: Subject) -> str:
     for file in found:
         if wrong := [name for name in sources.imported(file) if name.partition(".")[0] == "engine"]:
             raise Wrong(f"{file} imports {', '.join(sorted(wrong))}: a plugin knows platforms.contract alone")
-    return f"{len(found)} files"
+    return counted(len(found), "file")
 
 
 def _probe(subject: Subject, environ: Mapping[str, str]) -> str:
@@ -136,7 +137,7 @@ def _profiles(subject: Subject) -> str:
     subject.need_device()
     for at, profile in enumerate(subject.devices):
         checked_profile(f"the probe's device {at}", profile, subject.plugin.name, "probed")
-    return f"{len(subject.devices)} devices"
+    return counted(len(subject.devices), "device")
 
 
 def _targets(subject: Subject) -> str:
@@ -204,7 +205,7 @@ def _rows(subject: Subject) -> str:
         if (row.op, row.name) in seen:
             raise Wrong(f"row {row.op}/{row.name} is there twice")
         seen.add((row.op, row.name))
-    return f"{len(seen)} rows"
+    return counted(len(seen), "row")
 
 
 def _ties(subject: Subject) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine.conformance.check import Wrong
 from engine.conformance.models import TINY, write_tiny
+from engine.table import counted
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
@@ -128,4 +129,4 @@ def _first_touch(subject: Subject, model: str) -> str:
                 if verdict.reason.startswith("first touch"):
                     raise Wrong(f"row {row.op}/{name} was taken out: {verdict.reason}")
         kept |= {(row.op, row.chosen) for row in plan.kernels if row.target}
-    return f"{len(kept)} kernels kept"
+    return f"{counted(len(kept), 'kernel')} kept"

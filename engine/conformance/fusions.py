@@ -13,6 +13,7 @@ from engine.conformance.pure import odd_facts, steady, verdict
 from engine.conformance.rows import needed, once, suiting
 from engine.errors import UserError
 from engine.levels import FUSIONS
+from engine.table import counted
 from platforms.contract import FusionOffer, FusionRule, Kernel
 
 if TYPE_CHECKING:
@@ -176,4 +177,4 @@ def _equals_pattern(subject: Subject, rule: FusionRule, row: Kernel) -> str:
             # Both sides may be off by the bound.
             if problem := difference(result, wanted, (2 * relative, 2 * absolute), call):
                 raise Wrong(f"result {at} of the fused call {problem.replace('reference', 'pattern')}")
-    return f"{len(calls)} calls against {' + '.join(line.partition('(')[0] for line in rule.pattern)}"
+    return f"{counted(len(calls), 'call')} against {' + '.join(line.partition('(')[0] for line in rule.pattern)}"

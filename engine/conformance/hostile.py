@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.conformance import isolated
 from engine.conformance.check import NotSupported, Wrong
+from engine.table import counted
 
 PROBE_SECONDS = 2.0
 LIMIT = 10.0
@@ -68,7 +69,7 @@ def judge(answer: Mapping[str, Any]) -> str:
     found = answer["probe"]
     if not (found["evidence"] or found["problems"]):
         raise Wrong("probe() gives neither evidence nor problems: nobody can tell why it found what it found")
-    return f"{len(found['profiles'])} devices in {answer['seconds']:.2f} s"
+    return f"{counted(len(found['profiles']), 'device')} in {answer['seconds']:.2f} s"
 
 
 def variables(words: set[str], aliases: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from engine.conformance.pure import odd_facts, verdict
 from engine.conformance.rows import bands_of, compared, needed, once, ran, suiting, taken
 from engine.kernels.units import Units
 from engine.ops.compare import same_bits, specs_of
+from engine.table import counted
 from platforms.contract import DeviceProfile, Kernel
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _matches(subject: Subject, row: Kernel, cases: tuple[Case, ...]) -> str:
     calls = suiting(subject, row, runtime, cases)
     for call in calls:
         compared(subject, row, call, once(subject, row, call, runtime))
-    return f"{len(calls)} calls: {', '.join(dict.fromkeys(call.dtype for call in calls))}"
+    return f"{counted(len(calls), 'call')}: {', '.join(dict.fromkeys(call.dtype for call in calls))}"
 
 
 def _odd_sizes(subject: Subject, row: Kernel) -> str:
@@ -154,7 +155,7 @@ def _bands(subject: Subject, row: Kernel) -> str:
     for call in calls:
         if found := once(subject, row, call, runtime).bands:
             raise Wrong(f"{found}, on {call}")
-    return f"{len(calls)} calls, nothing written beside inputs and the row's own tensors"
+    return f"{counted(len(calls), 'call')}, nothing written beside inputs and the row's own tensors"
 
 
 def _mutation(subject: Subject, row: Kernel) -> str:
@@ -167,7 +168,7 @@ def _mutation(subject: Subject, row: Kernel) -> str:
         for at, (old, new) in enumerate(zip(before, after, strict=True)):
             if at not in op.mutates and not same_bits(old, new):
                 raise Wrong(f"input {op.tensors[at]} is changed, which the op does not do, on {call}")
-    return f"{len(calls)} calls"
+    return counted(len(calls), "call")
 
 
 def _repeats(subject: Subject, row: Kernel) -> str:
@@ -177,7 +178,7 @@ def _repeats(subject: Subject, row: Kernel) -> str:
         for at, (one, other) in enumerate(zip(first, second, strict=True)):
             if not same_bits(one, other):
                 raise Wrong(f"result {at} is not the same twice, on {call}")
-    return f"{len(calls)} calls"
+    return counted(len(calls), "call")
 
 
 def _strided_rows(subject: Subject, row: Kernel) -> str:
@@ -215,7 +216,7 @@ def _strided_rows(subject: Subject, row: Kernel) -> str:
             raise Wrong(f"with rows that lie apart, {found.bands}, on {call}")
     if not done:
         raise NotSupported("no case has two-dimensional activations of several rows")
-    return f"{done} calls, {refused} of them refused with a Python error"
+    return f"{counted(done, 'call')}, {refused} of them refused with a Python error"
 
 
 def _packs(subject: Subject, row: Kernel) -> str:
@@ -235,7 +236,7 @@ def _packs(subject: Subject, row: Kernel) -> str:
                 raise Wrong(f"pack changes the weights it is given, on {call}")
             if not all(same_bits(one, other) for one, other in zip(first, second, strict=True)):
                 raise Wrong(f"pack is not the same twice, on {call}")
-    return f"{len(calls)} calls"
+    return counted(len(calls), "call")
 
 
 def _works_in(subject: Subject, row: Kernel) -> str:

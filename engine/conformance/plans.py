@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine.conformance.check import NotSupported, Wrong, said
 from engine.conformance.models import CONFIGS, sample_models
 from engine.conformance.planning import made, plan_of
+from engine.table import counted
 
 if TYPE_CHECKING:
     from engine.conformance.subject import Subject
@@ -42,7 +43,7 @@ def _total(subject: Subject, target: str, model: str) -> str:
             plan_of(subject, target, model, level)
         except Exception as error:
             raise Wrong(f"no plan at -O{level}: {said(error)}") from error
-    return f"{len(LEVELS)} levels"
+    return counted(len(LEVELS), "level")
 
 
 def _deterministic(subject: Subject, target: str) -> str:

@@ -11,7 +11,7 @@ from engine.config.names import field_named
 from engine.errors import UserError
 from engine.explain.same import LEVEL, same, settings_apart, until
 from engine.plan_values import Decision, FusionReport, Given, KernelChoice, PieceChoice, Plan
-from engine.table import BOLD, coloured, lay_out, written
+from engine.table import BOLD, coloured, counted, lay_out, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _setting(row: Decision) -> str:
 
 
 def _piece(row: PieceChoice) -> str:
-    return f"{row.generator} ×{row.count} of {row.calls} calls ({row.reason})"
+    return f"{row.generator} ×{row.count} of {counted(row.calls, 'call')} ({row.reason})"
 
 
 def _kernels(choices: Sequence[KernelChoice]) -> str:

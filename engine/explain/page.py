@@ -15,7 +15,7 @@ from engine.explain.same import LEVEL, until
 from engine.explain.text import FUSION_COLUMNS, fusion_cells, kernel_rows, setting_cells, setting_groups
 from engine.levels import DEFAULT_LEVEL, LEVELS
 from engine.plan_values import Given, Plan
-from engine.table import TIED, written
+from engine.table import TIED, counted, written
 
 if TYPE_CHECKING:
     from engine.weights.resolve import Model
@@ -89,7 +89,7 @@ def _cell(number: int, device: Device, cell: Cell, asked: int) -> str:
         facts = {
             "compile": str(cell.plan["compilation.mode"]),
             "graphs": str(cell.plan["compilation.graph_mode"]),
-            "native": f"{native}/{calls} calls" if native else "none",
+            "native": f"{native}/{counted(calls, 'call')}" if native else "none",
             "fusions": f"{active} active" if active else "none",
         }
         inner = "".join(
@@ -134,7 +134,7 @@ def _reasons(plan: Plan) -> str:
     blocks = [
         ("settings", f"Settings: {len(keys)}", [setting_cells(plan, key) for key in keys]),
         *([("pieces", f"Pieces: {pieces_in_short(plan)[0]}", piece_rows(plan))] if pieces else []),
-        ("kernels", f"Kernels: {native} of {calls} calls", kernel_rows(plan)),
+        ("kernels", f"Kernels: {native} of {counted(calls, 'call')}", kernel_rows(plan)),
         (
             "fusions",
             f"Fusions: {requested} requested, {eligible} eligible, {active} active",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.plan_values import PieceChoice, Plan, TokenRange
-from engine.table import TIED
+from engine.table import TIED, counted
 
 
 def piece_rows(plan: Plan) -> list[tuple[str, ...]]:
@@ -18,7 +18,7 @@ def piece_rows(plan: Plan) -> list[tuple[str, ...]]:
         (
             row.name,
             f"×{row.count}",
-            f"{row.calls}{TIED}call{'' if row.calls == 1 else 's'}",
+            counted(row.calls, "call").replace(" ", TIED),
             row.generator,
             "\n".join([row.reason, *sizes_of(plan, of)]),
         )
@@ -29,7 +29,7 @@ def piece_rows(plan: Plan) -> list[tuple[str, ...]]:
 def pieces_in_short(plan: Plan) -> tuple[str, str]:
     """How many there are in the smallest steps, and who makes their code."""
     pieces = plan.ranges[0].pieces
-    forms = f"{sum(row.count for row in pieces)} in {len(pieces)} form{'' if len(pieces) == 1 else 's'}"
+    forms = f"{sum(row.count for row in pieces)} in {counted(len(pieces), 'form')}"
     alike: dict[tuple[str, str], list[str]] = {}
     for row in pieces:
         alike.setdefault((row.generator, row.reason), []).append(row.name)

@@ -11,7 +11,7 @@ from engine.explain.pieces import piece_rows, pieces_in_short, sizes_of
 from engine.explain.same import LEVEL, until
 from engine.levels import LEVELS
 from engine.plan_values import FusionReport, KernelChoice, Plan
-from engine.table import BOLD, CYAN, DIM, GREEN, TIED, YELLOW, coloured, lay_out, written
+from engine.table import BOLD, CYAN, DIM, GREEN, TIED, YELLOW, coloured, counted, lay_out, written
 
 ASKED = ("command line", "environment", "file", "argument")
 
@@ -26,13 +26,15 @@ class Row:
 
 
 def summary(plan: Plan, why: str = "") -> list[Row]:
-    """What a person wants to know at start-up, every optimisation that is off included. ``why``: how the platform was
+    """What a person wants to know at start-up, names of all that is off included. ``why``: how the platform was
     chosen. Callers add rows of their own and print all with ``render_rows``."""
     rows = [Row("platform", device_line(plan), why), _level(plan)]
     rows += [Row(label, written(plan[key]), plan.decisions[key].reason) for label, key in _HEADLINES]
+    rows += [_weights(plan), _limits(plan), *_threads(plan)]
     native = sum(choice.count for choice in plan.kernels if choice.target)
     total = sum(choice.count for choice in plan.kernels)
-    rows.append(Row("kernels", f"{native} of {total} calls", "the others are computed by plain torch"))
+    others = "" if native == total else "the others are computed by plain torch" if native else "all by plain torch"
+    rows.append(Row("kernels", f"{native} of {counted(total, 'call')}", others))
     plain: dict[str, list[str]] = {}
     for choice, count in _by_op(plan):
         if choice.target:
@@ -45,7 +47,8 @@ def summary(plan: Plan, why: str = "") -> list[Row]:
     active = [row for row in plan.fusions if row.matched]
     rows.append(Row("fusions", f"{len(active)} active"))
     rows += [Row("", f"{row.rule} ×{row.matched}", row.reason) for row in active]
-    rows += [Row("", ", ".join(names), f"off: {reason}") for reason, names in _off(plan).items()]
+    if off := [row.rule for row in plan.fusions if not row.matched]:
+        rows.append(Row("", f"{len(off)} off", f"{', '.join(off)}; `engine explain` says why"))
     return [*rows, *(Row("warning", "", text) for text in plan.warnings)]
 
 
@@ -97,7 +100,30 @@ def render(
     return "\n\n".join(blocks) + "\n"
 
 
-_HEADLINES = (("compile mode", "compilation.mode"), ("graph mode", "compilation.graph_mode"), ("dtype", "model.dtype"))
+_HEADLINES = (
+    ("compile mode", "compilation.mode"),
+    ("graph mode", "compilation.graph_mode"),
+    ("dtype", "model.dtype"),
+    ("KV dtype", "cache.kv_cache_dtype"),
+)
+
+
+def _weights(plan: Plan) -> Row:
+    stored = plan.decisions["model.quantization"]
+    return Row("weights", stored.value or "dense", stored.reason)
+
+
+def _limits(plan: Plan) -> Row:
+    length, seqs, tokens = (f"max_{name}" for name in ("model_len", "num_seqs", "num_batched_tokens"))
+    of = {name: plan[f"scheduler.{name}"] for name in (length, seqs, tokens)}
+    step = f"{counted(of[seqs], 'request')} and {counted(of[tokens], 'token')} a step"
+    return Row("limits", f"{counted(of[length], 'token')} a request, {step}", f"{length}, {seqs}, {tokens}")
+
+
+def _threads(plan: Plan) -> list[Row]:
+    """Of a device that computes with some."""
+    count = plan.profile.limits.get("threads")
+    return [] if count is None else [Row("threads", str(count), plan.profile.evidence.get("limits.threads", ""))]
 
 
 def _level(plan: Plan) -> Row:
@@ -204,12 +230,3 @@ def sizes_of_steps(plan: Plan, row: FusionReport) -> list[str]:
     if [(start, end) for start, end, _ in row.ranges] == [(1, plan.ranges[-1].end)]:
         return []
     return [f"in steps of {start} to {end} tokens: ×{places}" for start, end, places in row.ranges]
-
-
-def _off(plan: Plan) -> dict[str, list[str]]:
-    """Reason → the fusions that do nothing because of it."""
-    found: dict[str, list[str]] = {}
-    for row in plan.fusions:
-        if not row.matched:
-            found.setdefault(row.reason, []).append(row.rule)
-    return found

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.config.sources import value_of
 from engine.explain.matrix import Device, devices
 from engine.fusion import RULES, all_ops
 from engine.kernels.units import STEPS, Step, Units, make_all, units_of
 from engine.models.config import ModelConfig
 from engine.plan import plan_for
 from engine.plan_values import Given
-from engine.table import BOLD, DIM, GAP, YELLOW, coloured, lay_out
+from engine.table import BOLD, DIM, GAP, YELLOW, coloured, counted, lay_out
 from platforms.contract import FusionRule
 
-ALL = "all"
+ALL, AUTO = "all", "auto"
 Told = Callable[[int, int, str], None]
 """(units done, of how many, the last one's name)."""
 Said = Callable[[str], None]
@@ -64,12 +65,12 @@ class Target:
 
 
 def asked_for(given: Mapping[str, Given]) -> tuple[list[Device], list[str]]:
-    """What ``--platform`` and ``--profile`` name; ``all`` and nothing at all are every device, here or described. Two
-    that are one arch of one platform are one."""
+    """What ``--platform`` and ``--profile`` name; ``all`` and nothing at all are every device, here or described. A
+    platform's name alone is its device that is here, or where none is, all that it describes."""
     everything = {key: one for key, one in given.items() if key != "platform" or one.value != ALL}
     found, notes = devices(everything)
-    once = {(device.profile.platform, device.profile.arch): device for device in reversed(found)}
-    return [device for device in found if device in once.values()], notes
+    here = [device for device in found if device.present]
+    return here if here and value_of(everything, "platform") != AUTO else found, notes
 
 
 def report(
@@ -98,8 +99,8 @@ def targets_of(
     steps: Sequence[Step] = STEPS,
 ) -> list[Target]:
     """Every unit of every row that says yes to a call of the model's plan on each device. Devices without rows that are
-    built are left out."""
-    targets = []
+    built are left out, and of several of one arch with the same units all but the first."""
+    targets: list[Target] = []
     asked = {key: one for key, one in given.items() if key not in ("platform", "profile_file")}
     for device in found:
         rows = device.plugin.kernels()
@@ -107,8 +108,16 @@ def targets_of(
             said(f"planning for {device.label}")
             plan = plan_for(device.plugin, device.profile, model, asked, environment=environment)
             extra = tuple(row for row in device.plugin.fusions() if isinstance(row, FusionRule))
-            targets.append(Target(device, units_of(plan, rows, all_ops((*RULES, *extra)), steps)))
+            units = units_of(plan, rows, all_ops((*RULES, *extra)), steps)
+            if not any(_alike(one, device, units) for one in targets):
+                targets.append(Target(device, units))
     return targets
+
+
+def _alike(one: Target, device: Device, units: Units) -> bool:
+    profiles = one.device.profile, device.profile
+    same = len({(profile.platform, profile.arch) for profile in profiles}) == 1
+    return same and (one.units.rows, one.units.problems) == (units.rows, units.problems)
 
 
 def make(
@@ -124,7 +133,7 @@ def make(
         for unit in target.units.rows:
             owners.setdefault(unit, []).append(target)
     if owners:
-        said(f"compiling {_many(len(owners), 'kernel')} for {_many(len(targets), 'device')}")
+        said(f"compiling {counted(len(owners), 'kernel')} for {counted(len(targets), 'device')}")
     for done, (unit, made) in enumerate(make_all(list(owners), processes), 1):
         for target in owners[unit]:
             target.made[unit] = made
@@ -144,12 +153,8 @@ def render(targets: Sequence[Target], notes: Sequence[str], width: int, colour: 
         lines += [""] * bool(target.problems)
     lines += [*(coloured(line, DIM if colour else "") for line in _legend(targets, width)), *notes]
     count, wrong = sum(len(target.units.rows) for target in targets), sum(len(target.problems) for target in targets)
-    problems = f"{wrong or 'no'} problem{'' if wrong == 1 else 's'}"
-    return "\n".join([*lines, f"{_many(count, 'kernel')} on {_many(len(targets), 'device')}, {problems}"]) + "\n"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    problems = counted(wrong, "problem") if wrong else "no problems"
+    return "\n".join([*lines, f"{counted(count, 'kernel')} on {counted(len(targets), 'device')}, {problems}"]) + "\n"
 
 
 def _wrapped(text: str, width: int, indent: int, below: int) -> list[str]:

@@ -67,6 +67,12 @@ class Ledger:
         row = self._settings.get(key)
         return None if row is None else row.value
 
+    def overruled(self, key: str) -> str:
+        """What the platform would rather have than what the user asked for, and why; ``""`` where they agree. Before
+        the key is decided."""
+        row = self._settings.get(key)
+        return "" if row is None or self.user(key) in (None, row.value) else f"{row.value} ({row.reason})"
+
     def rank(self, decision: Decision) -> int:
         """Precedence of where a value came from: level and default 0, platform 1, user 2."""
         return 2 if self.user(decision.key) is not None else int(decision.origin == "platform")

@@ -77,7 +77,8 @@ def make_plan(
     wanted_graphs = modes.decide_mode(ledger, level, compilers)
     mode = ledger.decisions["compilation.mode"].value
     base = backend.decide_custom_ops(ledger, mode, model, profile, compilers)
-    in_blocks = partial(weight_blocks.taken, model, tables.kernels, profile, facts, observations.refused)
+    pins = ledger.user("kernel_pins") or {}
+    in_blocks = partial(weight_blocks.taken, model, tables.kernels, profile, facts, observations.refused, pins=pins)
     dtype = sizes.decide_dtype(ledger, profile, model, lambda kind: bool(in_blocks(kind).rows))
     willing = {row.name: _needed(row, profile, facts, observations) for row in tables.kernels if row.op == PACKED}
     blocks, decision = weight_blocks.Taken(), decide_storage(profile, model, dtype, willing)

@@ -34,6 +34,11 @@ def decide_dtype(
         why = "quantised weights are unpacked to " + ("the device's 16-bit type" if half else "it")
         if in_blocks(stored):
             why = "of activations; quantised weights stay as they are"
+    if rather := ledger.overruled(key):
+        ledger.warnings.append(
+            f"{ledger.asked(key)} is served, and slower than the platform's own choice: {rather}. Drop the flag to "
+            "take that."
+        )
     wish = ledger.wish(key, stored, "default", why)
     native, emulated = (f"dtype.{wish.value}{more}" in profile.features for more in ("", ".emulated"))
     if ledger.user(key) is not None and not (native or emulated):

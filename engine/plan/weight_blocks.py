@@ -42,25 +42,27 @@ def taken(
     facts: Facts,
     refused: Mapping[tuple[str, str], str],
     dtype: str,
+    pins: Mapping[str, str],
 ) -> Taken:
-    """What rows say of the device, and of a product of each format that the model has. ``dtype``: of activations."""
+    """What rows say of the device, and of a product of each format that the model has. ``dtype``: of activations;
+    ``pins``: op → the one row of it that counts, where it takes a product at all: the rest go other ways."""
     if model.blocks is None:
         return Taken()
+    answers = [(row, list(_answers(row, model, profile, facts, refused, dtype))) for row in rows]
+    serving = {(row.op, row.name) for row, own in answers if any(verdict for _, _, verdict in own)}
     ways: set[tuple[Way, str]] = set()
     multiply: dict[str, None] = {}
     said: dict[str, str] = {}
-    for row in rows:
-        known = [way for way in (*LINEAR, WIDE, TABLE) if way.op == row.op]
-        if not known:
+    for row, own in answers:
+        pin = pins.get(row.op, row.name)
+        if pin != row.name and (row.op, pin) in serving:
             continue
-        verdict = _needed(row, profile, facts, refused)
-        for way, format in product(known, (one for one in model.blocks.formats if one in FORMATS)):
-            found = ask(row.accepts, profile, {**facts, **_call(way, format, model, dtype)}) if verdict else verdict
-            if found:
+        for way, format, verdict in own:
+            if verdict:
                 ways.add((way, format))
             if way in LINEAR:
-                said.setdefault(row.name, found.reason)
-                if found:
+                said.setdefault(row.name, verdict.reason)
+                if verdict:
                     multiply[row.name] = None
     if not multiply:
         return Taken(said=said)
@@ -97,6 +99,24 @@ def _needed(row: Kernel, profile: DeviceProfile, facts: Facts, refused: Mapping[
     if facts.get("batch_invariant") and not row.batch_invariant:
         return Verdict(False, "not batch-invariant")
     return ask(row.needs, profile, facts)
+
+
+def _answers(
+    row: Kernel,
+    model: ModelConfig,
+    profile: DeviceProfile,
+    facts: Facts,
+    refused: Mapping[tuple[str, str], str],
+    dtype: str,
+) -> Iterator[tuple[Way, str, Verdict]]:
+    """What a row says of each way that is its op's, in each format of the model."""
+    known = [way for way in (*LINEAR, WIDE, TABLE) if way.op == row.op]
+    if not known or model.blocks is None:
+        return
+    verdict = _needed(row, profile, facts, refused)
+    for way, format in product(known, (one for one in model.blocks.formats if one in FORMATS)):
+        found = ask(row.accepts, profile, {**facts, **_call(way, format, model, dtype)}) if verdict else verdict
+        yield way, format, found
 
 
 def _call(way: Way, format: str, model: ModelConfig, dtype: str) -> dict[str, Any]:

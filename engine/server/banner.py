@@ -25,11 +25,13 @@ class StartLine:
         self.phase, self.since, self.begin = "", 0.0, time.monotonic()
 
     def report(self, phase: str) -> None:
-        self.phase, self.since = phase, time.monotonic()
+        """``phase``: its name, or ``name: text`` of how far it is."""
+        now, new = time.monotonic(), phase.partition(":")[0] != self.phase.partition(":")[0]
+        self.phase, self.since = phase, now if new else self.since
         if self.live:
-            self.tick(first=True)
+            self.tick(first=new)
         else:
-            write(self.stream, f"starting: {phase} ({self.since - self.begin:.1f} s)\n")
+            write(self.stream, f"starting: {phase} ({now - self.begin:.1f} s)\n")
 
     def tick(self, first: bool = False) -> None:
         """Show the time that has passed."""
@@ -70,7 +72,8 @@ def ready_lines(url: str, model: str, *, unnamed: bool, chat: bool, key: bool, c
         f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}",
     ]
     command = " \\\n".join(lines)
-    return f"\n  Serving {model}{why} at {coloured(url, BOLD if color else '')}\n\n{export}{command}\n\n"
+    # An address that a terminal breaks in two cannot be clicked or copied.
+    return f"\n  Serving {model}{why}\n  at {coloured(url, BOLD if color else '')}\n\n{export}{command}\n\n"
 
 
 def show(text: str) -> None:

@@ -77,3 +77,13 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     kernel = KERNELS[str(weight.dtype).removeprefix("torch.")]
     call(kernel, (columnwise(x), weight, bias, out), (tokens, width, count))
     return out
+
+
+def pack_widened(weights: tuple[Any, ...], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """As ``pack``, with a bias in float32."""
+    return pack((weights[0], *(bias.float() for bias in weights[1:])), attributes)
+
+
+def widened(x: Any, weight: Any, bias: Any = None) -> Any:
+    """As the op, for 16-bit floats that the processor has no products of, with ``weight`` packed: sums of float32."""
+    return linear(x.float(), weight, bias).to(x.dtype)

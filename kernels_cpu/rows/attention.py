@@ -51,7 +51,8 @@ def _fits(profile: DeviceProfile, facts: Facts) -> Verdict:
     dim, heads, kv_heads = (facts.get(name) for name in ("head_dim", "heads", "kv_heads"))
     if not isinstance(dim, int) or not isinstance(heads, int) or not isinstance(kv_heads, int) or not kv_heads:
         return Verdict(False, "heads, kv_heads or head_dim unknown")
-    text = f"{heads // kv_heads} query heads of {dim} columns share a kv head"
+    each = heads // kv_heads
+    text = f"{each} query head{'s' * (each != 1)} of {dim} columns {'share' if each != 1 else 'has'} a kv head"
     ok = dim <= LARGEST_HEAD and heads // kv_heads <= LARGEST_GROUP
     return Verdict(ok, text if ok else f"{text}, needs at most {LARGEST_GROUP} of {LARGEST_HEAD}")
 

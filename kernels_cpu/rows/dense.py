@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels_cpu.predicates import COMPILED, SINGLE, native
+from kernels_cpu.predicates import ALIKE, COMPILED, SINGLE, emulated, native
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, fact, feature
 
 BLOCKS = fact("format", ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k").__contains__, "a block format")
@@ -16,7 +16,11 @@ def both_int8(profile: DeviceProfile, facts: Facts) -> Verdict:
 
 
 INT8 = all_of(both_int8, FULL, SINGLE)
-BYTES = fact("call_dtypes", lambda found: found[:1] == ("int8",), "activations of int8")
+
+
+def _bytes(profile: DeviceProfile, facts: Facts) -> Verdict:
+    found = next(iter(facts.get("call_dtypes", ())), "unknown")
+    return Verdict(found == "int8", f"activations are {found}" + ("" if found == "int8" else ", needs int8"))
 
 
 def _blocks(op: str, name: str, accepts: Predicate, **more: object) -> Kernel:
@@ -38,8 +42,16 @@ def _int8(name: str, priority: int, *needs: Predicate) -> Kernel:
 
 ROWS: tuple[Kernel, ...] = (
     native("linear", "native", "dense:linear", accepts=SINGLE, pack="kernels_cpu.native.dense:pack"),
+    native(
+        "linear",
+        "widened",
+        "dense:widened",
+        accepts=all_of(ALIKE, emulated(True)),
+        priority=15,
+        pack="kernels_cpu.native.dense:pack_widened",
+    ),
     _blocks("block_linear", "native", all_of(BLOCKS, SINGLE)),
-    _blocks("scaled_block_linear", "float", all_of(BLOCKS, BYTES, FULL, SINGLE), priority=5),
+    _blocks("scaled_block_linear", "float", all_of(BLOCKS, _bytes, FULL, SINGLE), priority=5),
     _int8("vnni", 24, any_of(feature("isa.avx512_vnni"), feature("isa.avx_vnni"))),
     _int8("dotprod", 23, feature("isa.asimddp")),
     _int8("avx2", 22, feature("isa.avx2")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernels_cpu.predicates import SINGLE, native
-from platforms.contract import Kernel, Predicate, all_of, any_of, fact
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, any_of, fact
 
 _INT16 = all_of(
     SINGLE,
@@ -13,8 +13,16 @@ _INT16 = all_of(
 _INT8 = all_of(SINGLE, fact("storage", lambda name: name == "int8", "int8"))
 _MOST_TOKENS = 340_000
 """Of a vocabulary whose order fits the memory that a member of the team works in."""
-_SAMPLED = fact("call_shapes", lambda shapes: shapes[0][1] <= _MOST_TOKENS, f"{_MOST_TOKENS} tokens at most")
 _KNOWN_GELU = fact("approximate", lambda name: name in ("none", "tanh"), "none or tanh")
+
+
+def _sampled(profile: DeviceProfile, facts: Facts) -> Verdict:
+    found = (*facts.get("call_shapes", ()), ())[0]
+    count = found[1] if len(found) > 1 else None
+    if not isinstance(count, int):
+        return Verdict(False, "the size of the vocabulary is unknown")
+    text = f"a vocabulary of {count} tokens"
+    return Verdict(True, text) if count <= _MOST_TOKENS else Verdict(False, f"{text}, more than {_MOST_TOKENS}")
 
 
 def _family(module: str, *ops: str, plain: Predicate = SINGLE, stored: Predicate = _INT8) -> tuple[Kernel, ...]:
@@ -35,7 +43,7 @@ ROWS: tuple[Kernel, ...] = (
     native("quantize_dynamic", "native", "quant:quantize_dynamic", accepts=any_of(_INT8, _INT16)),
     native("argmax", "native", "sampling:argmax", accepts=SINGLE),
     native("penalize", "native", "sampling:penalize", accepts=SINGLE),
-    native("draw", "native", "sampling:draw", accepts=_SAMPLED),
+    native("draw", "native", "sampling:draw", accepts=_sampled),
     native("select_rows", "native", "select:select_rows"),
     native("split", "native", "select:split"),
 )

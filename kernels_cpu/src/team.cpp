@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <climits>
+#include <cstdlib>
 #include <mutex>
 #include <vector>
 
@@ -61,7 +62,7 @@ struct Team {
   alignas(64) std::atomic<int64_t> ticket{0};
   const Call* calls = nullptr;
   int64_t count = 0;
-  bool stopping = false;
+  bool stopping = false, lost = false;
   std::vector<Member> members;
   std::vector<pthread_t> threads;
   std::vector<int> cpus;
@@ -142,7 +143,8 @@ void stop() {
   if (team == nullptr) return;
   team->stopping = true;
   team->begun.change();
-  for (pthread_t thread : team->threads) pthread_join(thread, nullptr);
+  if (!team->lost)
+    for (pthread_t thread : team->threads) pthread_join(thread, nullptr);
   for (Member& member : team->members) munmap(member.scratch, SCRATCH + FENCE);
   delete team;
   team = nullptr;
@@ -182,6 +184,25 @@ int start(int count, const int* cpus) {
   return 0;
 }
 
+// A child of fork has none of the threads, and begins with a team of its own once it needs one: the same, or the
+// caller alone where it may have no threads.
+void renew() {
+  const std::vector<int> cpus = team->cpus;
+  const int count = int(team->members.size()), *places = cpus.empty() ? nullptr : cpus.data();
+  stop();
+  if (start(count, places) != 0 && start(1, places) != 0) abort();
+}
+
+// Nobody is inside a run while a process forks, so that the child finds the lock and the team whole.
+void survive_fork() {
+  static const int once = pthread_atfork([] { running.lock(); }, [] { running.unlock(); },
+                                         [] {
+                                           if (team != nullptr) team->lost = true;
+                                           running.unlock();
+                                         });
+  (void)once;
+}
+
 }  // namespace
 }  // namespace engine
 
@@ -189,6 +210,7 @@ int start(int count, const int* cpus) {
 // engine_run, or null. Returns 0 or an errno.
 extern "C" int engine_team(int count, const int* cpus) {
   std::lock_guard<std::mutex> alone(engine::running);
+  engine::survive_fork();
   engine::stop();
   return count > 0 ? engine::start(count, cpus) : 0;
 }
@@ -209,6 +231,7 @@ extern "C" int engine_nodes(uint64_t mask) {
 extern "C" void engine_run(const engine::Call* calls, int64_t count) {
   if (count <= 0) return;
   std::lock_guard<std::mutex> alone(engine::running);
+  if (engine::team->lost) engine::renew();
   engine::Team& team = *engine::team;
   team.calls = calls;
   team.count = count;

@@ -28,6 +28,17 @@ def find_compiler(machine: Machine) -> tuple[str, str]:
     return "", f"no kernels are compiled: none of {', '.join(map(printable, names))} found"
 
 
+def absent_compiler(machine: Machine) -> str:
+    """What a user should know of a ``CXX`` that names no program; ``""`` where all is well."""
+    wanted = machine.environ.get("CXX", "").strip()
+    if not wanted or machine.which(wanted):
+        return ""
+    instead = find_compiler(machine)[0]
+    does = f"kernels are compiled with {instead}" if instead else "no other compiler is found"
+    more = "; flags of a compiler go into ENGINE_CPU_CXXFLAGS" if " " in wanted else ""
+    return f"CXX={printable(wanted)} is no program that is found here: {does}. Correct it, or unset it{more}"
+
+
 def find_cross(machine: Machine, family: str) -> tuple[str, str]:
     """As ``find_compiler``, of what makes kernels for processors of ``family``."""
     if family == family_of(machine.processor()):

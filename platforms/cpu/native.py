@@ -10,18 +10,22 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernels_cpu.build import compiled_before, drop_unkept, flags_for, library_for
+from kernels_cpu.build import Report, compiled_before, drop_unkept, flags_for, library_for
 from kernels_cpu.library import load, open_library
 from platforms.contract import DeviceError, DeviceProfile
 from platforms.cpu.bundle import all_flags, installed
 from platforms.cpu.compilers import KERNELS, with_library
 from platforms.cpu.threads import Threads
-from platforms.machine import Machine
+from platforms.cpu.variables import COMPILER_FLAGS
+from platforms.machine import Machine, printable
+from platforms.telling import tell
 
 logger = logging.getLogger("engine")
 
 FOLDER = "kernels_cpu"
 TOLD_SECONDS = 1.0
+AGAIN_SECONDS = 2.0
+"""Between lines about a compilation."""
 MASK_BITS = 64
 
 
@@ -45,10 +49,12 @@ def with_kernels(machine: Machine, profile: DeviceProfile, threads: Threads) -> 
     try:
         return _made(machine, profile, threads, folder, flags)
     except DeviceError as error:
+        more = machine.environ.get(COMPILER_FLAGS, "").strip()
+        why = f"{error}" + (f"; {COMPILER_FLAGS}={printable(more)} is among its flags" if more else "")
         # What the probe promised and is not there the engine tells by itself.
         level = logging.INFO if KERNELS in profile.features else logging.WARNING
-        logger.log(level, "compiled kernels are not used: %s", error)
-        evidence = {**profile.evidence, f"features.{KERNELS}": str(error)}
+        logger.log(level, "compiled kernels are not used: %s", why)
+        evidence = {**profile.evidence, f"features.{KERNELS}": why}
         return dataclasses.replace(profile, features=profile.features - {KERNELS}, evidence=evidence)
 
 
@@ -62,7 +68,8 @@ def _made(
             raise DeviceError(profile.evidence[f"features.{KERNELS}"])
         return _opened(place, machine, with_library(profile, str(place)), threads)
     begin = time.monotonic()
-    path = library_for(profile, profile.evidence["tool.cxx"], folder, threads.count, flags[len(flags_for(profile)) :])
+    compiler, extra = profile.evidence["tool.cxx"], flags[len(flags_for(profile)) :]
+    path = library_for(profile, compiler, folder, threads.count, extra, reporter(compiler))
     seconds = time.monotonic() - begin
     opened = _opened(path, machine, profile, threads)
     if unkept := drop_unkept(path):
@@ -70,6 +77,22 @@ def _made(
     if seconds > TOLD_SECONDS and not unkept:
         logger.info("kernels for %s compiled in %.1f s; the next start takes them from %s", profile.arch, seconds, path)
     return opened
+
+
+def reporter(compiler: str) -> Report:
+    """Says that kernels are being compiled, and how far that is."""
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if 0 < done < total and now - last < AGAIN_SECONDS:
+            return
+        logger.info("compiling kernels with %s, %d of %d files", compiler, done, total)
+        tell(f"compiling kernels, {done} of {total} files")
+        last = now
+
+    return report
 
 
 def _opened(path: Path, machine: Machine, profile: DeviceProfile, threads: Threads) -> DeviceProfile:

@@ -59,7 +59,7 @@ class CpuPlugin(PlatformPlugin):
         return ALIASES
 
     def settings(self, profile: DeviceProfile, facts: Facts, level: int) -> tuple[Setting, ...]:
-        from platforms.cpu.variables import SPACE, gibibytes
+        from platforms.cpu.variables import asked_space
 
         offline = bool(facts.get("offline"))
         use = "offline" if offline else "serving"
@@ -72,7 +72,7 @@ class CpuPlugin(PlatformPlugin):
             Setting("scheduler.max_num_seqs", 256 if offline else 128, f"a host processor, {use}"),
         ]
         if KERNELS in profile.features:
-            reason = "compiled kernels sum in float32; weights of 16 bits stay as they are stored"
+            reason = "of activations: compiled kernels compute in float32; weights are kept as they are stored"
             settings.append(Setting("model.dtype", "float32", reason))
             if profile.features & HALVES and not facts.get("mla"):
                 reason = "half of what attention reads beside float32; sums stay float32"
@@ -80,9 +80,8 @@ class CpuPlugin(PlatformPlugin):
         elif "dtype.bfloat16" not in profile.features:
             reason = "this processor has no bfloat16 products, and emulated ones are far slower than float32"
             settings.append(Setting("model.dtype", "float32", reason))
-        space = str(facts.get(SPACE.lower(), ""))
-        if nbytes := gibibytes(space):
-            settings.append(Setting("cache.kv_cache_memory_bytes", nbytes, f"{SPACE}: {space.strip()} GiB"))
+        if asked := asked_space(facts):
+            settings.append(Setting("cache.kv_cache_memory_bytes", *asked))
         return tuple(settings)
 
     def open(self, index: int) -> Runtime:

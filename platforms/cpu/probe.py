@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 from platforms.contract import DeviceError, DeviceProfile, Memory, Probe
 from platforms.cpu.cgroup import memory_limit
-from platforms.cpu.compilers import GENERATED, KERNELS, find_compiler, find_generator
+from platforms.cpu.compilers import GENERATED, KERNELS, absent_compiler, find_compiler, find_generator
 from platforms.cpu.isa import arch_of, family_of, features_of, without
 from platforms.cpu.threads import Threads, threads_for, usable_cpus
 from platforms.cpu.topology import Topology, cache_bytes, read
-from platforms.cpu.variables import DISABLED, Variables, kv_space, read_variables
+from platforms.cpu.variables import ALIASES, DISABLED, PREFIXES, Variables, kv_space, read_variables
 from platforms.libraries import present
-from platforms.machine import Machine, printable
+from platforms.machine import Machine, counted, printable
 
 REPLAYED: Mapping[str, str] = MappingProxyType(
     {
@@ -69,13 +69,28 @@ def probe(machine: Machine) -> Probe:
     )
     evidence = (
         f"{product}: {arch} ({says['arch']})",
-        f"{threads.count} threads: {why_threads}",
+        f"instruction sets: {_instructions(features)}; {DISABLED} hides some",
+        f"{counted(threads.count, 'thread')}: {why_threads}",
         f"{memory.total >> 20} MiB of memory: {memory.source}",
         f"C++ compiler {'found' if compiler else 'absent'}: {why_kernels}",
         f"compiled pieces and graphs: {REPLAYED['graph.capture']}",
         f"code generator {'of torch.compile' if generator else 'absent'}: {why_generator}",
+        f"variables: {_variables(machine)}",
     )
-    return Probe((profile,), evidence, (*problems, *unknown))
+    return Probe((profile,), evidence, (*problems, *unknown, *filter(None, [absent_compiler(machine)])))
+
+
+def _instructions(features: frozenset[str]) -> str:
+    names = sorted(name.removeprefix("isa.") for name in features if name.startswith("isa."))
+    return " ".join(names) or "none beyond the baseline"
+
+
+def _variables(machine: Machine) -> str:
+    """Those that the host reads, with what is set."""
+    known = {name: machine.environ.get(name, "").strip() for name in (*ALIASES, "CXX")}
+    told = [f"{name}={printable(text)}" for name, text in known.items() if text]
+    unset = ", ".join(name for name, text in known.items() if not text and not name.startswith(PREFIXES[1]))
+    return f"{', '.join(told) or 'none is set'}; unset: {unset}"
 
 
 def find_threads(machine: Machine, topology: Topology) -> tuple[Threads, list[str]]:

@@ -10,7 +10,7 @@ from platforms.cpu.cgroup import allowed_cpus, cpu_quota
 from platforms.cpu.ranges import Ranges, inside
 from platforms.cpu.topology import Cpu, Topology, online, read
 from platforms.cpu.variables import BIND, NODES, RESERVED, Variables, read_variables
-from platforms.machine import Machine
+from platforms.machine import Machine, counted
 
 MANY = 16
 """Cores of a rank from which one is left to the processes around it. On fewer, the kernels lose more by that core than
@@ -39,7 +39,7 @@ def threads_for(machine: Machine, topology: Topology, variables: Variables, rank
     process may run on. Raises ``DeviceError`` where the variables ask for what is not there."""
     assert 0 <= rank < ranks
     _, fewer = usable_cpus(machine)
-    reasons = [f"{len(machine.cpus()) or 1} CPUs in the affinity mask{fewer}"]
+    reasons = [f"{counted(len(machine.cpus()) or 1, 'CPU')} in the affinity mask{fewer}"]
     quota, why_quota = _quota(machine, ranks)
     reasons.append(why_quota)
     if isinstance(variables.bind, tuple):
@@ -49,7 +49,7 @@ def threads_for(machine: Machine, topology: Topology, variables: Variables, rank
     nodes = tuple(sorted({cpu.node for cpu in mine.cpus})) or (0,)
     cores = _first_of_cores(mine.cpus)
     if len(cores) < len(mine.cpus):
-        reasons.append(f"one thread for each of {len(cores)} physical cores")
+        reasons.append(f"one thread for each of {counted(len(cores), 'physical core')}")
     if variables.bind == "nobind":
         count = min(len(cores) or 1, quota or len(cores) or 1)
         reasons.append(f"{variables.said[BIND]}: the system places the threads")
@@ -98,7 +98,7 @@ def _quota(machine: Machine, ranks: int) -> tuple[int | None, str]:
         return None, "no CPU quota"
     whole = found[0] // found[1]
     each, shared = whole // ranks, f", {whole // ranks} for each of {ranks} ranks" if ranks > 1 else ""
-    why = f"quota {found[0]}/{found[1]} = {whole} whole CPUs ({found[2]}){shared}"
+    why = f"quota {found[0]}/{found[1]} = {counted(whole, 'whole CPU')} ({found[2]}){shared}"
     return max(1, each), why + ("" if each else ", at least one")
 
 
@@ -114,9 +114,8 @@ def _listed(
     """The rank's own list, in its order."""
     said = variables.said[BIND]
     if len(lists) != ranks:
-        raise DeviceError(
-            f"{said}: found {len(lists)} lists of CPUs for {ranks} ranks; give one list for each, with | between them"
-        )
+        more = "give one list for each, with | between them" if ranks > 1 else "serving takes one, as in 0-3,8"
+        raise DeviceError(f"{said}: found {counted(len(lists), 'list')} of CPUs for {counted(ranks, 'rank')}; {more}")
     known = {cpu.index: cpu for cpu in topology.cpus}
     for number, spans in enumerate(lists):
         outside = next((cpu for span in spans for cpu in span if cpu not in known), None)
@@ -149,7 +148,7 @@ def _visible(topology: Topology, variables: Variables, reasons: list[str]) -> To
             f"{missing}; name among these, or unset it"
         )
     left = Topology(tuple(cpu for cpu in topology.cpus if inside(variables.nodes, cpu.node)))
-    reasons.append(f"{said}: {len(left.cpus)} of {len(topology.cpus)} CPUs")
+    reasons.append(f"{said}: {len(left.cpus)} of {counted(len(topology.cpus), 'CPU')}")
     return left
 
 
@@ -167,7 +166,7 @@ def _share(topology: Topology, rank: int, ranks: int, reasons: list[str]) -> Top
     cores = list(dict.fromkeys(cpu.core for cpu in here))
     first, last = (len(cores) * end // len(beside) for end in (place, place + 1))
     own = set(cores[first:last] or [cores[place % len(cores)]])
-    reasons.append(f"rank {rank} of {ranks} on {len(own)} of {len(cores)} cores of memory node {nodes[at]}")
+    reasons.append(f"rank {rank} of {ranks} on {len(own)} of {counted(len(cores), 'core')} of memory node {nodes[at]}")
     return Topology(tuple(cpu for cpu in here if cpu.core in own))
 
 

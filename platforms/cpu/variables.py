@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from platforms.contract import DeviceError
+from platforms.contract import DeviceError, Facts
 from platforms.cpu.ranges import Ranges, parse
 from platforms.machine import printable, whole
 
@@ -18,12 +18,13 @@ NODES, DISABLED = "CPU_VISIBLE_MEMORY_NODES", "ENGINE_CPU_DISABLE_ISA"
 COMPILER_FLAGS = "ENGINE_CPU_CXXFLAGS"
 
 ALIASES: Mapping[str, str] = {
-    **{prefix + name: name.lower() for name in (BIND, RESERVED, SPACE) for prefix in reversed(PREFIXES)},
+    **{prefix + name: name.lower() for name in (BIND, RESERVED) for prefix in reversed(PREFIXES)},
+    **{prefix + SPACE: (prefix + SPACE).lower() for prefix in PREFIXES},
     NODES: "cpu_visible_memory_nodes",
     DISABLED: "cpu_disable_isa",
     COMPILER_FLAGS: "cpu_cxxflags",
 }
-"""Of two names for a fact the last one that is set counts: ours."""
+"""Of two names for a fact the last one that is set counts: ours. The space is told by the name that asks for it."""
 
 _LIST = re.compile(r"\s*\d{1,9}(\s*-\s*\d{1,9})?\s*(,\s*\d{1,9}(\s*-\s*\d{1,9})?\s*)*", re.ASCII)
 _GIB = re.compile(r"\d{1,6}(\.\d{1,6})?", re.ASCII)
@@ -117,6 +118,15 @@ def kv_space(environ: Mapping[str, str]) -> int | None:
                     "use --kv-cache-memory"
                 )
             return gibibytes(text)
+    return None
+
+
+def asked_space(facts: Facts) -> tuple[int, str] | None:
+    """Bytes for the KV cache, and the variable with its text, as a plan's facts have them; ``None`` where none asks."""
+    for name in (prefix + SPACE for prefix in PREFIXES):
+        if text := str(facts.get(name.lower(), "")).strip():
+            nbytes = gibibytes(text)
+            return (nbytes, f"{name}={text} (GiB)") if nbytes else None
     return None
 
 

@@ -70,6 +70,17 @@ def test_products_of_any_size_equal_the_reference(out, width, dtype):
         assert same_bits(dense.linear(x, packed), dense.linear(x.contiguous(), packed))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_16_bits_are_rounded_once(dtype):
+    weight, bias, x = random(33, 65).to(dtype), random(33, seed=1).to(dtype), random(13, 65, seed=2).to(dtype)
+    packed = dense.pack_widened((weight, bias), {})
+    assert [part.dtype for part in packed] == [dtype, torch.float32]
+    wanted = torch.nn.functional.linear(x.float(), weight.float(), bias.float())
+    found = dense.widened(x, *packed)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
 def test_weights_of_16_bits_are_kept_in_16_bits_only_where_every_value_is_exact():
     exact = random(40, 24).half().float()
     assert dense.stored(exact) == torch.float16

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 
 from engine.work import BoundCall, Work
+from kernels_cpu.library import library, open_library
+from kernels_cpu.native import norm
 from platforms.contract import DeviceError, DeviceProfile
 from platforms.cpu.plugin import CpuPlugin
 from tests.fake_machines import MEMINFO, machine
@@ -42,6 +48,28 @@ def test_memory_is_read_now_and_bounded_by_the_container(tmp_path):
     assert limited.memory().total == limited.profile.memory_bytes == 1 << 30
     (tmp_path / "sys/fs/cgroup/memory.current").write_text(str(1 << 29))
     assert limited.memory().available == 1 << 29
+
+
+def test_a_child_of_fork_computes_with_a_team_of_its_own():
+    CpuPlugin().open(0)
+    before = torch.get_num_threads()
+    open_library(library().path, 3, None)
+    try:
+        x = torch.arange(5000.0).reshape(10, 500)
+        wanted = norm.add(x, x).tolist()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if norm.add(x, x).tolist() == wanted == norm.add(x, x).tolist() else 1)
+        end = time.monotonic() + 20
+        while (found := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+            time.sleep(0.01)
+        if found == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert found == (child, 0)
+        assert norm.add(x, x).tolist() == wanted
+    finally:
+        open_library(library().path, before, None)
 
 
 def test_tensors_live_on_its_device_and_are_fetched():

@@ -23,6 +23,7 @@ from engine.kernels.units import make_all
 from engine.plan import plan_for
 from engine.plan_values import Given
 from platforms.contract import Kernel, Verdict
+from platforms.cpu.plugin import CpuPlugin
 from platforms.cuda.plugin import CudaPlugin
 from tests.model_configs import LLAMA
 from tests.strange_platform import SELECTION, Stranger
@@ -141,6 +142,14 @@ def test_every_row_that_says_yes_is_asked_and_equal_units_are_made_once():
     assert told == [(done, 4) for done in (1, 2, 3, 4)] and clean(found)
 
 
+def test_two_devices_of_one_arch_are_one_only_where_their_units_are_the_same():
+    assert [target.device.label for target in on(row("linear", "first"), targets=("sm_80", "sm_80"))] == ["toy:sm_80"]
+    plugin = CpuPlugin()
+    devices = [Device(f"cpu:{name}", plugin, plugin.targets()[name], False) for name in ("x86-64-v4", "amx", "amx")]
+    found = targets_of(devices, LLAMA, {}, {})
+    assert [target.device.label for target in found] == ["cpu:x86-64-v4", "cpu:amx"]
+
+
 def test_weights_are_those_that_a_row_has_packed():
     (found,) = on(row("linear", "turned", "build_packed", pack=f"{HERE}:packed"), targets=("sm_90",))
     assert not found.problems and len(found.units.rows) == 2
@@ -176,7 +185,10 @@ def test_all_devices_are_asked_for_by_that_word_and_by_none():
     given = {}, {"platform": Given("all", "command line")}
     one, other = ([device.profile for device in asked_for(words)[0]] for words in given)
     assert one == other and {profile.arch for profile in one} >= {"sm_90", "gfx942"}
-    assert len({(profile.platform, profile.arch) for profile in one}) == len(one)
+    (one,), _ = asked_for({"platform": Given("cpu", "command line")})
+    assert one.present and one.label == "cpu"
+    several, _ = asked_for({"platform": Given("cuda", "command line")})
+    assert len(several) > 1 or several[0].present
     one, _ = asked_for({"platform": Given("cuda:sm_90", "command line")})
     assert [device.profile.arch for device in one] == ["sm_90"]
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from engine.generation import CoreInfo
-from engine.server.banner import ready_lines, start_table, write
+from engine.server.banner import StartLine, ready_lines, start_table, write
 
 
 @pytest.mark.parametrize("width", [60, 200])
@@ -42,3 +42,20 @@ def test_the_printed_command_says_where_the_key_goes(key: bool) -> None:
     command = lines.index(next(line for line in lines if line.startswith("curl ")))
     assert any("Bearer $ENGINE_API_KEY" in line for line in lines) == key
     assert lines[command - 1] == ("export ENGINE_API_KEY='<one of the API keys>'" if key else "")
+
+
+def test_a_phase_that_says_how_far_it_is_goes_on() -> None:
+    stream = io.StringIO()
+    line = StartLine(stream)
+    line.report("open device")
+    begun = line.since
+    line.report("open device: compiling kernels, 3 of 19 files")
+    assert line.since == begun and "starting: open device: compiling kernels, 3 of 19 files (" in stream.getvalue()
+    line.report("plan")
+    assert line.since > begun
+
+
+def test_the_address_has_a_line_of_its_own_that_a_narrow_terminal_holds() -> None:
+    url = "http://localhost:8000"
+    lines = ready_lines(url, "a-model" * 9, unnamed=True, chat=True, key=False, color=False).splitlines()
+    assert f"  at {url}" in lines

@@ -17,8 +17,9 @@ from benchmarks.compare.cases import decode, prefill
 from benchmarks.compare.chart import chart
 from benchmarks.compare.command import headline
 from benchmarks.compare.goals import ENGINE, GOALS, READING, Goal, judge
+from benchmarks.compare.outlook import outlook
 from benchmarks.compare.process import Failed, Process
-from benchmarks.compare.roster import PEERS, entrants
+from benchmarks.compare.roster import PEERS, Entrant, entrants
 from engine.errors import UserError
 
 SPEEDS = {
@@ -63,6 +64,26 @@ def test_an_absent_peer_is_a_row_that_says_so() -> None:
     verdict = found("prefill 512", "openvino", 1.7, {"prefill 512": {ENGINE: 5.0}}, {"openvino": "absent: nothing"})
     said = tables.judged([verdict])[1]
     assert said[-1] == "not measured: openvino: absent: nothing" and said[2] == "–"
+
+
+def test_who_is_absent_and_about_how_long_it_takes_is_said_before_it_begins() -> None:
+    taking = [
+        Entrant(ENGINE, "python", "w"),
+        Entrant("llama.cpp", "python", "w", "absent: this interpreter has no llama_cpp"),
+        Entrant("openvino", "python", "w", "left out by --without"),
+        Entrant("transformers", "python", "w"),
+    ]
+    first, absent, without, time_ = outlook(parse([], ""), taking)
+    assert first == "engine, transformers: the engine beside 1 of 3 peers"
+    assert absent.startswith("not llama.cpp, this interpreter has no llama_cpp; ") and "--peer llama.cpp=" in absent
+    assert without == "not openvino, left out by --without"
+
+    def minutes(line: str) -> int:
+        return int(line.split()[1])
+
+    assert 3 <= minutes(time_) <= 30
+    assert minutes(outlook(parse(["--quick"], ""), taking)[-1]) < minutes(time_)
+    assert minutes(outlook(parse(["--quick", "--only", "speed"], ""), taking[:1])[-1]) == 1
 
 
 def test_names_and_interpreters_that_do_not_exist_are_refused() -> None:

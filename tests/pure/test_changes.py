@@ -33,10 +33,19 @@ def test_each_fact_that_differs_is_a_line_with_both_sources():
     )
     lines = contradictions(PROBED, other)
     assert [line.split()[1] for line in lines] == ["arch", "family", "memory_bytes", "compute_units"]
-    assert "sm_90" in lines[0] and "is sm_100 (CUDA runtime), which" in lines[0]
+    assert lines[0].startswith("cuda: arch is sm_100 (CUDA runtime), and planned for so; the probe had said sm_90 (")
     assert PROBED.evidence["limits.compute_units"] in lines[3]
 
 
 def test_a_feature_that_appeared_or_went_on_the_same_architecture():
     less = dataclasses.replace(SAME, features=SAME.features - {"copy.tma"} | {"mem.shared_with_host"})
-    assert [line.split()[1] for line in contradictions(PROBED, less)] == ["copy.tma", "mem.shared_with_host"]
+    gone, came = contradictions(PROBED, less)
+    assert gone.startswith("cuda: copy.tma is not there: ") and ". The plan does without it; expected was: " in gone
+    assert came.startswith("cuda: mem.shared_with_host is there (measured), and the plan may use it; the probe had not")
+
+
+def test_kernels_that_were_made_before_are_no_surprise():
+    made = dataclasses.replace(SAME, features=SAME.features | {"kernel.cxx"})
+    assert contradictions(PROBED, made) == ()
+    (line,) = contradictions(dataclasses.replace(made, origin="probed"), SAME)
+    assert "kernel.cxx is not there" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from engine.phases import Phases
 from kernels_cpu import build
 from kernels_cpu.build import NAME, compiled_before, drop_unkept, flags_for, key_of, library_for
 from kernels_cpu.working import PREFIX, working_folder
 from platforms.contract import DeviceProfile
+from platforms.cpu.native import reporter
 from platforms.cpu.plugin import CpuPlugin
+from platforms.discovery import listening
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -87,6 +91,27 @@ def test_a_library_is_compiled_once_and_then_there(compiler: str, profile: Devic
     assert [file.name for file in cache.iterdir()] == [place.parent.name] and not drop_unkept(place)
     assert compiled_before(cache, flags_for(profile)) == place
     assert compiled_before(cache, ("-O0",)) is None and compiled_before(tmp_path / "none", ()) is None
+
+
+def test_a_compilation_says_how_far_it_is(
+    compiler: str, profile: DeviceProfile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[int, int]] = []
+    total = len(build.sources())
+    for _ in range(2):
+        library_for(profile, compiler, tmp_path / "cache", 2, (), lambda done, of: told.append((done, of)))
+    assert told == sorted(told) and told[0] == (0, total) and told[-1] == (total, total) and len(told) <= total + 1
+    caplog.set_level(logging.INFO, "engine")
+    report, noted = reporter("/usr/bin/g++"), list[str]()
+    phases = Phases(noted.append)
+    with phases("open device"), listening(phases.note):
+        for done in range(total + 1):
+            report(done, total)
+    ends = [f"{done} of {total} files" for done in (0, total)]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"compiling kernels with /usr/bin/g++, {end}" for end in ends
+    ]
+    assert noted == ["open device", *(f"open device: compiling kernels, {end}" for end in ends)]
 
 
 @pytest.mark.parametrize("damage", ["", "ma", "made\0", None])

@@ -11,6 +11,7 @@ import pytest
 from test_probe_cpu import AMX, X86_V4, cpuinfo
 
 from engine.config import collect
+from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.memory import kv_space
 from engine.plan import plan_for
@@ -57,6 +58,17 @@ def test_hidden_flags_of_arm_take_their_formats_along(tmp_path):
     assert {"isa.bf16", "dtype.bfloat16", "dtype.float16.emulated"} <= profile.features and profile.arch == "armv8.6"
 
 
+def test_the_evidence_lists_instruction_sets_and_variables(tmp_path):
+    environ = {"ENGINE_CPU_DISABLE_ISA": "avx512_vnni", "VLLM_CPU_KVCACHE_SPACE": "4"}
+    lines = probe(machine(tmp_path, {"proc/cpuinfo": cpuinfo(X86_V4)}, environ=environ)).evidence
+    (sets,) = (line for line in lines if line.startswith("instruction sets: "))
+    assert " avx512f " in sets and "avx512_vnni" not in sets and sets.endswith("ENGINE_CPU_DISABLE_ISA hides some")
+    (variables,) = (line for line in lines if line.startswith("variables: "))
+    told, unset = variables.split("; unset: ")
+    assert told == "variables: VLLM_CPU_KVCACHE_SPACE=4, ENGINE_CPU_DISABLE_ISA=avx512_vnni"
+    assert "CXX" in unset and "ENGINE_CPU_OMP_THREADS_BIND" in unset and "VLLM_" not in unset
+
+
 def test_names_that_no_processor_has_are_a_problem_and_hide_nothing(tmp_path):
     environ = {"ENGINE_CPU_DISABLE_ISA": "avx512,vnni,\x1b[2J,avx512_vnni"}
     found = probe(machine(tmp_path, {"proc/cpuinfo": cpuinfo(X86_V4)}, environ=environ))
@@ -82,11 +94,25 @@ def test_the_compiler_users_name_comes_first(tmp_path):
     assert probe(box).profiles[0].evidence["tool.cxx"] == "/bin/clang++-19"
 
 
+def test_a_compiler_that_is_not_there_is_a_problem_that_says_what_is_used_instead(tmp_path):
+    def found(cxx: str, *there: str) -> tuple[str, ...]:
+        box = machine(tmp_path, environ={"CXX": cxx})
+        which = {name: f"/bin/{name}" for name in there}.get
+        return probe(dataclasses.replace(box, which=which)).problems
+
+    assert found("g++-99", "g++") == (
+        "CXX=g++-99 is no program that is found here: kernels are compiled with /bin/g++. Correct it, or unset it",
+    )
+    assert "no other compiler is found" in found("g++-99")[0]
+    assert found("g++ -O1", "g++")[0].endswith("flags of a compiler go into ENGINE_CPU_CXXFLAGS")
+    assert found("g++", "g++") == found("", "g++") == ()
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
         ({"ENGINE_CPU_OMP_THREADS_BIND": "0-99"}, "CPU 8 of rank 0"),
-        ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, "2 lists of CPUs for 1 ranks"),
+        ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, "2 lists of CPUs for 1 rank; serving takes one, as in 0-3,8"),
         ({"ENGINE_CPU_NUM_OF_RESERVED_CPU": "8"}, "reserve at most 7"),
         ({"CPU_VISIBLE_MEMORY_NODES": "1"}, "none is of node 1"),
         ({"VLLM_CPU_KVCACHE_SPACE": "4GB"}, "found no number of GiB"),
@@ -124,6 +150,7 @@ def test_the_cache_may_be_given_in_gib_as_users_know_it(environ, expected):
     plan = plan_for(plugin, plugin.targets()["x86-64-v4"], LLAMA, given, environment=environ)
     row = plan.decisions["cache.kv_cache_memory_bytes"]
     assert row.value == expected and (row.origin == "platform") == (expected is not None)
+    assert expected is None or row.reason == "{}={} (GiB)".format(*[(one, environ[one].strip()) for one in environ][-1])
     given["cache.kv_cache_memory_bytes"] = Given(1 << 31, "command line")
     plan = plan_for(plugin, plugin.targets()["x86-64-v4"], LLAMA, given, environment=environ)
     assert plan["cache.kv_cache_memory_bytes"] == 1 << 31, "what the user asks for by flag wins"
@@ -159,8 +186,10 @@ def test_the_cache_is_a_share_of_what_the_container_leaves(tmp_path):
     space = kv_space(plan.program, before, read_memory(box), share, None, {}, 1 << 40)
     assert share == 0.5 and before.available == 6 << 30
     assert space.blocks == (2 << 30) // space.block_bytes
-    with pytest.raises(UserError, match=r"5\.00 GiB are available .*memory\.max"):
-        kv_space(plan.program, before, read_memory(box), share, 6 << 30, {}, 1 << 40)
+    asked = "ENGINE_CPU_KVCACHE_SPACE=6 (GiB)"
+    with pytest.raises(UserError, match=rf"^{re.escape(asked)} cannot .* 5\.00 GiB are available .*memory\.max"):
+        kv_space(plan.program, before, read_memory(box), share, 6 << 30, {}, 1 << 40, asked)
+    assert f"{share:g} of what is available" in BY_KEY["cache.gpu_memory_utilization"].help
 
 
 PAGE = (Path(__file__).parents[2] / "docs/cpu.md").read_text()

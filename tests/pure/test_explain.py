@@ -21,7 +21,10 @@ from engine.explain import Row, render, render_rows, summary
 from engine.explain.same import twins_of
 from engine.plan import Observations, Tables, make_plan, model_facts
 from engine.plan_values import Given, Plan
-from engine.table import TIED, lay_out, terminal, written
+from engine.table import TIED, counted, lay_out, terminal, written
+from tests.described_plans import described
+from tests.described_plans import plan as described_plan
+from tests.model_configs import LLAMA
 
 PLANS = {
     "able": toy_plan("-O2", "--max-num-seqs", "200", "--kernel", "linear=reference"),
@@ -111,22 +114,38 @@ def test_colour_changes_no_letter(width: int) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_summary_says_what_is_off_and_why(name: str) -> None:
+def test_the_summary_says_what_runs_and_names_what_is_off(name: str) -> None:
     plan = PLANS[name]
     rows = summary(plan, "asked for by name")
     labels = [row.label for row in rows if row.label]
     pieces = ["pieces"] * (plan["compilation.mode"] == "PIECEWISE")
-    order = ["platform", "level", "compile mode", "graph mode", "dtype", "kernels", *pieces, "fusions"]
+    threads = ["threads"] * ("threads" in plan.profile.limits)
+    order = ["platform", "level", "compile mode", "graph mode", "dtype", "KV dtype", "weights", "limits", *threads]
+    order += ["kernels", *pieces, "fusions"]
     assert labels[: len(order)] == order
     text = flat(render_rows(rows, 200, False))
     for report in plan.fusions:
-        assert report.rule in text and flat(report.reason) in text
+        assert report.rule in text and (not report.matched or flat(report.reason) in text)
+    off = [row for row in rows if row.value.endswith(" off")]
+    assert len(off) == 1 and off[0].value == f"{sum(not row.matched for row in plan.fusions)} off"
+    step = f"{plan['scheduler.max_num_seqs']} requests and {plan['scheduler.max_num_batched_tokens']} tokens a step"
+    assert f"{plan['scheduler.max_model_len']} tokens a request, {step}" in text
     for choice in plan.kernels:
         assert choice.op in text and flat(choice.reason) in text
     for piece in plan.ranges[0].pieces:
         assert piece.name in text and flat(piece.reason) in text and piece.generator in text
     assert ("warning" in labels) == bool(plan.warnings)
     assert f"{sum(c.count for c in plan.kernels if c.target)} of {sum(c.count for c in plan.kernels)} calls" in text
+
+
+def test_the_summary_speaks_of_other_calls_only_where_there_are_some() -> None:
+    host = described_plan(described("cpu", "x86-64-v3"), LLAMA)
+    (kernels,) = (row for row in summary(host) if row.label == "kernels")
+    counts = sum(choice.count for choice in host.kernels)
+    assert (kernels.value, kernels.reason) == (f"{counts} of {counts} calls", "")
+    (threads,) = (row for row in summary(host) if row.label == "threads")
+    assert threads.value == str(host.profile.limits["threads"]) and threads.reason
+    assert counted(1, "thread") == "1 thread" and counted(0, "form") == "0 forms"
 
 
 def test_rows_of_others_fit_in() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.config import collect
+from engine.errors import UserError
 from engine.models import Layout, build_program
 from engine.models.block_linear import FLOATING, SCALED, TABLE, WIDE
 from engine.models.blocks import Blocks
@@ -80,6 +81,17 @@ def test_a_head_takes_activations_of_16_bits_where_a_row_does_and_floats_elsewhe
     bytes_only = replace(ROWS[0], accepts=fact("call_dtypes", lambda found: found[0] == "int8", "int8"))
     found = toy(bytes_only, *ROWS[1:])
     assert set(storages(found)) == {"int8"} and chosen(found, "block_linear") == {"theirs"}
+
+
+def test_a_pinned_row_that_takes_some_products_has_the_others_go_another_way() -> None:
+    bytes_only = replace(
+        ROWS[0], name="bytes", accepts=fact("call_dtypes", lambda found: found[0] == "int8", "int8"), priority=-1
+    )
+    found = toy(bytes_only, *ROWS, words=("--kernel", "scaled_block_linear=bytes"))
+    assert chosen(found, OPS[0]) == {"bytes"} and chosen(found, "block_linear") == {"theirs"}
+    with pytest.raises(UserError, match=r"scaled_block_linear=never cannot be served: isa\.magic absent"):
+        never = replace(ROWS[0], name="never", needs=feature("isa.magic"))
+        toy(never, *ROWS, words=("--kernel", "scaled_block_linear=never"))
 
 
 def test_predicates_are_told_what_is_multiplied() -> None:

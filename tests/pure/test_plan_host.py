@@ -134,3 +134,15 @@ def test_weights_in_blocks_are_said_to_be_unpacked_where_none_is():
     assert "avx2: kernel.cxx absent" in decision.reason and chosen(found, "linear") == {"torch_transposed"}
     assert dense.reason == "the linear layers are stored dense"
     assert any("fuse_attn_quant=true (command line) matched nothing" in row and said in row for row in found.warnings)
+
+
+def test_another_type_of_activations_than_the_hosts_own_is_served_with_a_warning():
+    found = plan(V3, LLAMA, "--dtype=float16")
+    assert found["model.dtype"] == "float16" and chosen(found, "linear") == {"widened"}
+    (warning,) = found.warnings
+    assert warning.startswith("--dtype=float16 (command line) is served, and slower than the platform's own choice: ")
+    assert "float32 (of activations: compiled kernels compute in float32" in warning
+    for words in ((), ("--dtype=float32",), ("--dtype=auto",)):
+        assert not plan(V3, LLAMA, *words).warnings
+    amx = plan(described("cpu", "amx"), LLAMA, "--dtype=bfloat16")
+    assert chosen(amx, "linear") == {"torch_transposed"}
