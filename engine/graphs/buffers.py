@@ -152,7 +152,8 @@ class Buffers:
             part = slice(start, start + prod(shape) * ITEM.get(value.dtype, 8))
             host[value.name] = staged[part].view(value.dtype).reshape(shape)
             device[value.name] = memory[part].view(getattr(torch, value.dtype)).view(shape)
-        return _Inputs(torch.from_numpy(staged), memory, host, device)
+        # Few large elements are copied by one thread where the device is the host.
+        return _Inputs(torch.from_numpy(staged).view(torch.int64), memory.view(torch.int64), host, device)
 
 
 def _sides(program: Program, key: Key, width: int) -> tuple[list[tuple[Value, int, tuple[int, ...]]], int]:

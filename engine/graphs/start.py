@@ -40,7 +40,7 @@ def capture(
 
     wanted = planned_keys(plan)
     try:
-        works = [Works(one, executor.constants) for one in executor.ranges]
+        works = [Works(one, executor.constants, executor.runtime.copy) for one in executor.ranges]
     except ValueError as error:
         return {(key.kind, key.tokens): str(error) for key in wanted}
     with torch.inference_mode(), executor.runtime.compute():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.compile.cut import ROWS, Segment
@@ -13,14 +13,14 @@ from engine.work import BoundCall, Work
 
 
 class Works:
-    """Of one range. ``constants``: weights and caches by name. ``values``: types of the program's values. Raises
-    ``ValueError`` where values pass between segments that have no buffer."""
+    """Of one range. ``constants``: weights and caches by name; ``copy``: the runtime's. ``values``: types of the
+    program's values. Raises ``ValueError`` where values pass between segments that have no buffer."""
 
-    def __init__(self, one: BoundRange, constants: Mapping[str, Any]) -> None:
+    def __init__(self, one: BoundRange, constants: Mapping[str, Any], copy: Callable[..., Any]) -> None:
         self._body = [part for part in one.segments if part[0].kind != "tail"]
         self._tail = [name for segment, _ in one.segments if segment.kind == "tail" for name in segment.inputs]
         self._places = places(one.program, [segment for segment, _ in one.segments])
-        self._constants = constants
+        self._constants, self._copy = constants, copy
         self._end, self._calls = one.tail
         self._logits = one.program.outputs["logits"]
         self._whole: Work | None = None
@@ -81,13 +81,10 @@ class Works:
         reads: Iterable[str] = (),
     ) -> Work:
         """Calls, then a copy of each result into its buffer. What of ``reads`` is not given is free."""
-        copies = [BoundCall("copy", "", copy, (_kept(name), name), (_kept(name),), mutates=(0,)) for name in results]
+        ends = [(name, _kept(name)) for name in results]
+        copies = [BoundCall("copy", "", self._copy, (kept, name), (kept,), mutates=(0,)) for name, kept in ends]
         return Work([*calls, *copies], {**self._constants, **given}, [name for name in reads if name not in given])
 
 
 def _kept(name: str) -> str:
     return f"{name} kept"
-
-
-def copy(buffer: Any, value: Any) -> Any:
-    return buffer.copy_(value)

@@ -134,3 +134,22 @@ def test_two_runtimes_live_side_by_side():
     first, second = CpuPlugin().open(0), CpuPlugin().open(0)
     first.close()
     assert torch.ones(2, device=second.device).sum().item() == 2
+
+
+def test_values_are_copied_by_the_kernels_threads_and_not_by_torchs():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    names: list[str] = []
+    runtime = CpuPlugin().open(0)
+    for value in (torch.randn(256, 576), torch.randn(300, 40)[:, 4:30], torch.randn(7), torch.randn(40, 30).T):
+        buffer = torch.zeros(value.shape)
+        del names[:]
+        with Seen():
+            assert runtime.copy(buffer, value) is buffer
+        assert torch.equal(buffer, value)
+        assert any("copy_" in name for name in names) is (value.ndim != 2 or value.stride(1) != 1)

@@ -168,7 +168,7 @@ def test_what_may_be_captured_is_asked_again_for_other_sizes_and_sources(tmp_pat
 
     stepper = Stepper("PIECEWISE", Backend(lambda work, count: Graph(work, [])))
     executor = stepper.executor
-    works = Works(executor.ranges[0], executor.constants)
+    works = Works(executor.ranges[0], executor.constants, executor.runtime.copy)
     asked: list[str] = []
 
     def check(base: str, size: int) -> None:
