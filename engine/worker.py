@@ -24,7 +24,8 @@ from engine.phases import Phases
 from engine.plan import Observations, plan_for
 from engine.plan.sampling import OPS as SAMPLING
 from engine.plan_values import Given, Plan
-from engine.tuning.start import Learner, Refused, Times
+from engine.tuning.rivals import Times
+from engine.tuning.start import Learner, Refused
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
 from platforms.contract import (

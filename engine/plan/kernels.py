@@ -10,13 +10,12 @@ from typing import Any
 from engine.errors import UserError
 from engine.ops import GENERATED, OPS, Op, Spec
 from engine.plan.ledger import Ledger
+from engine.plan.times import Rounds, fastest, figure
 from engine.plan_values import KernelChoice, digest
 from engine.program import Call, Program, Value, Weight
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict
 
 REFERENCE = "reference"
-NOISE = 0.03
-"""Share of its time by which a row must be faster than the one that stands before it."""
 BROKEN = (Exception, SystemExit)
 """What strangers' code may raise without being more than broken."""
 
@@ -26,7 +25,7 @@ class Chooser:
     """Everything a choice depends on. ``pins``: op → row asked for by a user; ``custom_ops``: which ops may leave their
     reference (``none`` holds back what a code generator does as well; a fused op exists for its kernel);
     ``refused``: (op, row) → what went wrong at first touch; ``reference_only``: ``--kernels reference``; ``times``:
-    (op, row or ``reference``, call as ``describe`` words it) → seconds."""
+    (op, row or ``reference``, call as ``describe`` words it) → seconds of its rounds."""
 
     profile: DeviceProfile
     facts: Facts
@@ -36,7 +35,7 @@ class Chooser:
     custom_ops: tuple[str, ...]
     refused: Mapping[tuple[str, str], str]
     reference_only: bool
-    times: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    times: Mapping[tuple[str, str, str], Rounds] = field(default_factory=dict)
 
     def check_pins(self) -> None:
         """Raises ``UserError`` for a pin on an op or row that does not exist."""
@@ -51,7 +50,7 @@ class Chooser:
                 )
 
     def choose(self, call: Call, specs: tuple[Spec, ...], count: int = 1) -> KernelChoice:
-        """The row that was measured fastest where times are known, else the first in order. Raises ``UserError`` where
+        """The first row in order, or one that was measured faster beyond chance. Raises ``UserError`` where
         a pinned row says no, or where two rows of equal priority both say yes."""
         text, pin = describe(call, specs), self.pins.get(call.op, "")
         facts = {**self.facts, **call.attributes, **call_facts(specs)}
@@ -111,17 +110,16 @@ class Chooser:
         return found if len(found) > 1 else ()
 
     def _measured(self, choice: KernelChoice, willing: Iterable[Kernel]) -> KernelChoice:
-        """The choice, or a rival that was measured faster by more than ``NOISE``."""
+        """The choice, or a rival that was measured faster beyond chance."""
         known = ((name, self.times.get((choice.op, name, choice.call))) for name in choice.rivals)
-        times = {name: seconds for name, seconds in known if seconds is not None}
+        times = {name: rounds for name, rounds in known if rounds is not None}
         if choice.chosen not in times or len(times) < 2:
             return choice
-        best = min(times, key=lambda name: times[name])
-        if times[best] > times[choice.chosen] * (1 - NOISE):
-            best = choice.chosen
+        best = fastest({choice.chosen: times[choice.chosen], **times})
         target = next((row.target for row in willing if row.name == best), "")
-        said = ", ".join(f"{name} {_time(seconds)}" for name, seconds in times.items() if name != best)
-        return replace(choice, chosen=best, target=target, reason=f"measured: {_time(times[best])}, {said}")
+        shown = {name: _time(figure(rounds)) for name, rounds in times.items()}
+        said = ", ".join(f"{name} {time}" for name, time in shown.items() if name != best)
+        return replace(choice, chosen=best, target=target, reason=f"measured: {shown[best]}, {said}")
 
     def _table(self, op: str) -> list[Kernel]:
         return sorted((row for row in self.rows if row.op == op), key=lambda row: (-row.priority, row.name))

@@ -19,6 +19,7 @@ from engine.plan.ledger import Ledger
 from engine.plan.ranges import compiled_sizes, with_fixed, with_pieces
 from engine.plan.sampling import choose_sampling
 from engine.plan.tables import Tables, told
+from engine.plan.times import Rounds
 from engine.plan_values import Given, Plan, digest
 from platforms.contract import DeviceProfile, Facts, FusionOffer, FusionRule, Kernel, PlatformPlugin, Verdict
 
@@ -32,14 +33,14 @@ class Observations:
     that fit beside the weights, once that is known, and ``space``, the sum in words. ``graphs``: what the opened
     runtime said where it captures none. ``uncaptured``: (``FULL`` or ``PIECEWISE``, tokens) → why such a graph could
     not be captured at start. ``times``: (op, row or ``reference``, call as a choice words it) → seconds on the
-    device, of rows that were measured beside each other."""
+    device, of rows that were measured in turns."""
 
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     blocks: int = 0
     space: str = ""
     graphs: Verdict | None = None
     uncaptured: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    times: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    times: Mapping[tuple[str, str, str], Rounds] = field(default_factory=dict)
 
 
 def plan_for(

@@ -20,8 +20,9 @@ from engine.ops import OPS
 from engine.ops.blocks import dequantised
 from engine.plan import Observations, Plan, plan_for
 from engine.tuning import start
+from engine.tuning.budget import Budget, Spent
 from engine.tuning.samples import samples, tensors_of
-from engine.tuning.start import Budget, Learner, Spent
+from engine.tuning.start import Learner
 from engine.tuning.timing import Stopwatch
 from platforms.contract import Kernel, Runtime, Verdict
 from platforms.cpu.plugin import CpuPlugin

@@ -1,4 +1,5 @@
-"""Rows measured beside each other: the fastest serves, with the times as the reason; the same times, the same plan."""
+"""Rows measured in turns: one that is faster beyond chance serves, with the times as the reason; the same times, the
+same plan."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 
 from engine.levels import LEVELS, TUNING
 from engine.plan import Observations
-from engine.plan.kernels import NOISE
+from engine.plan.times import FAR, LOST, NOISE, ROUNDS, faster, fastest, figure
 from engine.plan_values import KernelChoice, Plan
 from platforms.contract import Kernel, Verdict
 from tests.profiles import TABLES, Tables, plan
@@ -26,7 +27,12 @@ def norm(found: Plan, op: str = "rms_norm") -> KernelChoice:
 def timed(*rows: Kernel, compiler: Verdict | None = None, op: str = "rms_norm", **seconds: float) -> Any:
     tables = Tables(rows, TABLES.fusions, compiler=compiler)
     calls = [row.call for row in plan(tables).kernels if row.op == op]
-    return tables, Observations(times={(op, name, call): found for call in calls for name, found in seconds.items()})
+    times = {(op, name, call): steady(found) for call in calls for name, found in seconds.items()}
+    return tables, Observations(times=times)
+
+
+def steady(*sizes: float) -> tuple[tuple[float, ...], ...]:
+    return tuple((seconds,) * ROUNDS for seconds in sizes)
 
 
 def test_the_fastest_serves_and_the_reason_gives_the_times() -> None:
@@ -52,6 +58,37 @@ def test_a_difference_within_the_noise_changes_nothing() -> None:
     tables, seen = timed(FAST, SLOW, fast=1e-5, slow=1e-5 * (1 - NOISE / 2))
     found = norm(plan(tables, observations=seen))
     assert found.chosen == "fast" and found.reason.startswith("measured: 10.0 µs, slow")
+
+
+def test_a_row_must_be_ahead_in_nearly_all_rounds() -> None:
+    front = (1.0,) * ROUNDS
+    often, seldom = ((0.5,) * (ROUNDS - lost) + (1.0,) * lost for lost in (LOST, LOST + 1))
+    assert faster([often], [front]) and not faster([seldom], [front])
+    drift = [1.3**at for at in range(ROUNDS)]
+    assert faster([[0.9 * one for one in drift]], [drift]) and not faster([drift], [drift])
+
+
+def test_sizes_count_alike() -> None:
+    assert faster(steady(0.5, 1.5), steady(1.0, 1.0)) and not faster(steady(0.5, 2.1), steady(1.0, 1.0))
+
+
+def test_few_rounds_speak_for_a_row_where_it_is_far_faster_and_always_against_it() -> None:
+    far, near = ([1 / FAR - 0.1] * 2, [1 / FAR + 0.1] * 2)
+    assert faster([far], [[1.0] * 2]) and not faster([near], [[1.0] * 2])
+    assert not faster([near, *steady(1.0)], [[1.0] * 2, *steady(1.0)])
+    assert faster([far, *steady(1.0)], [[1.0] * 2, *steady(1.0)])
+    assert not faster([[1.5] * 3, *steady(0.8)], steady(1.0, 1.0)) and faster([[1.1] * 3, *steady(0.8)], steady(1, 1))
+    assert not faster([[]], [[1.0]]) and not faster([], [])
+
+
+def test_of_rows_that_are_alike_the_first_stays() -> None:
+    times = {"a": steady(1.0), "b": steady(0.9), "c": steady(0.9 * (1 - NOISE / 2)), "d": steady(0.8)}
+    assert fastest(times) == "d" and fastest({name: times[name] for name in "abc"}) == "b"
+    assert fastest({name: times[name] for name in "bac"}) == "b"
+
+
+def test_a_round_that_others_disturbed_is_not_shown() -> None:
+    assert figure([[2.0, 2.0, 2.0, 2.0, 9.0, 1.0, 9.0, 9.0, 9.0], [8.0]]) == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("pin", ["fast", "reference"])
