@@ -73,6 +73,11 @@ def open_library(path: Path, threads: int, cpus: Sequence[int] | None) -> Librar
     return own
 
 
+def is_open() -> bool:
+    """Whether there are compiled kernels in this process."""
+    return bool(_open)
+
+
 def library() -> Library:
     """The open one. Raises ``DeviceError`` where the platform was not opened in this process."""
     if not _open:

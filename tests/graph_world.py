@@ -31,7 +31,6 @@ HOST: Any = SimpleNamespace(
     device=torch.device("cpu"),
     zeros=lambda shape, dtype: torch.zeros(shape, dtype=dtype),
     compute=torch.no_grad,
-    copy=lambda buffer, value: buffer.copy_(value),
 )
 PROFILE = replace(DEVICE, features=frozenset({"dtype.float32", "graph.capture", "compile.native"}))
 OPS = all_ops(RULES)

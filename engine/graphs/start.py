@@ -11,7 +11,7 @@ from engine.graphs.checked import Checked
 from engine.graphs.dispatch import Dispatcher, Key, keys
 from engine.graphs.executor import Executor
 from engine.graphs.space import table_width
-from engine.graphs.works import Works
+from engine.graphs.works import Works, copy
 from engine.memory import sized
 from engine.ops import Op
 from engine.plan_values import Plan
@@ -40,7 +40,7 @@ def capture(
 
     wanted = planned_keys(plan)
     try:
-        works = [Works(one, executor.constants, executor.runtime.copy) for one in executor.ranges]
+        works = [Works(one, executor.constants, getattr(backend, "copy", copy)) for one in executor.ranges]
     except ValueError as error:
         return {(key.kind, key.tokens): str(error) for key in wanted}
     with torch.inference_mode(), executor.runtime.compute():

@@ -13,7 +13,7 @@ from engine.work import BoundCall, Work
 
 
 class Works:
-    """Of one range. ``constants``: weights and caches by name; ``copy``: the runtime's. ``values``: types of the
+    """Of one range. ``constants``: weights and caches by name; ``copy``: of the backend. ``values``: types of the
     program's values. Raises ``ValueError`` where values pass between segments that have no buffer."""
 
     def __init__(self, one: BoundRange, constants: Mapping[str, Any], copy: Callable[..., Any]) -> None:
@@ -88,3 +88,7 @@ class Works:
 
 def _kept(name: str) -> str:
     return f"{name} kept"
+
+
+def copy(buffer: Any, value: Any) -> Any:
+    return buffer.copy_(value)

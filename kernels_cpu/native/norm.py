@@ -27,7 +27,7 @@ def rms_norm(x: Any, weight: Any, *, eps: float) -> Any:
 @native
 def add_rms_norm(x: Any, y: Any, weight: Any, *, eps: float) -> Any:
     """As the op, for float32: the norm and the sum."""
-    out, total = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
+    total, out = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     _norm(x, y, weight, eps, (None, total, out))
     return out, total
 
@@ -53,7 +53,7 @@ def rms_norm_quantize_dynamic(
 @native
 def add_rms_norm_quantize_static(x: Any, y: Any, weight: Any, scale: Any, *, eps: float, storage: str) -> Any:
     """As the op, from float32 to int8: the stored values and the sum."""
-    stored, total = static_result(x.shape, storage), empty(x.shape, x.dtype)
+    total, stored = empty(x.shape, x.dtype), static_result(x.shape, storage)
     _norm(x, y, weight, eps, (scale, total, None, stored))
     return stored, total
 
@@ -63,8 +63,8 @@ def add_rms_norm_quantize_dynamic(
     x: Any, y: Any, weight: Any, *, eps: float, storage: str, columns: int, power_of_two: bool
 ) -> Any:
     """As the op, from float32 to int8: the stored values, their scales and the sum."""
-    stored, scales = dynamic_results(x.shape, storage, columns)
     total = empty(x.shape, x.dtype)
+    stored, scales = dynamic_results(x.shape, storage, columns)
     _norm(x, y, weight, eps, (None, total, None, stored, scales), columns, power_of_two)
     return stored, scales, total
 

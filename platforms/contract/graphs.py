@@ -28,7 +28,7 @@ class CapturedGraph(Protocol):
 
 
 class GraphBackend(Protocol):
-    """Made by ``Runtime.graphs``; one per opened device."""
+    """Made by ``Runtime.graphs``, one per opened device. Its own ``copy(buffer, value)``, if any, serves between."""
 
     name: str
 

@@ -93,10 +93,6 @@ class Runtime(ABC):
 
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def copy(self, buffer: Any, value: Any) -> Any:
-        """``value`` into ``buffer``, both on the device and of one shape and type; returns ``buffer``."""
-        return buffer.copy_(value)
-
     def fetch(self, tensor: Any) -> Fetch:
         """Start copying a tensor to the host; ``wait()`` gives the host tensor."""
         return Fetch(tensor)

@@ -40,22 +40,47 @@ class Arena:
         return block
 
 
+class Rehearsal(Recorder):
+    """Goes through a function without memory, to see which of the tensors that it asks for are results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: list[Any] = []
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+        import torch
+
+        self._asked.append(torch.empty(tuple(shape), dtype=dtype, device="meta"))
+        return self._asked[-1]
+
+    def places(self, results: Sequence[Any], goals: Sequence[Any]) -> dict[int, Any]:
+        """How many tensors were asked for before one that may lie in its goal → the goal."""
+        at = {id(tensor): place for place, tensor in enumerate(self._asked)}
+        pairs = ((result, goal) for result, goal in zip(results, goals, strict=True) if goal is not None)
+        return {at[id(one)]: goal for one, goal in pairs if id(one) in at and _alike(one, goal)}
+
+
+def _alike(result: Any, goal: Any) -> bool:
+    return bool(result.shape == goal.shape and result.dtype == goal.dtype and goal.is_contiguous())
+
+
 class ArenaRecorder(Recorder):
     """Records into an arena whose blocks are all free at first. After each function: ``settle`` with what it gave.
-    ``goals``: memory for what the function makes of the same shape and type."""
+    ``goals``: how many tensors the function asks for before → memory for the next one."""
 
     def __init__(self, arena: Arena) -> None:
         super().__init__()
         self._arena = arena
-        self.goals: list[Any] = []
+        self.goals: dict[int, Any] = {}
         self._free = sorted(arena.blocks(), key=_size)
         self._used: dict[int, Block] = {}
         self._readers: dict[int, int] = {}
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
-        for at, goal in enumerate(self.goals):
-            if goal.shape == tuple(shape) and goal.dtype == dtype and goal.is_contiguous():
-                return self.goals.pop(at)
+        goal = self.goals.get(0)
+        self.goals = {place - 1: one for place, one in self.goals.items() if place}
+        if goal is not None:
+            return goal
         nbytes = prod(shape) * dtype.itemsize
         wanted = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
         most = MOST * wanted if wanted > ALIGNMENT * ALIGNMENT else self._arena.nbytes

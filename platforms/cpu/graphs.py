@@ -7,10 +7,11 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
+from kernels_cpu.library import is_open
 from kernels_cpu.native.copy import copy, may_copy
 from kernels_cpu.record import is_native, recording, replay
 from platforms.contract import CapturedGraph, Work
-from platforms.cpu.arena import Arena, ArenaRecorder, storage
+from platforms.cpu.arena import Arena, ArenaRecorder, Rehearsal, storage
 
 COPY = "copy"
 """Op of a call that the engine adds: ``copy(buffer, value)`` → ``buffer``, for values that outlive the work."""
@@ -43,6 +44,11 @@ class ReplayGraphs:
     def new_pool(self) -> Arena:
         """Buffers of results, shared by graphs."""
         return Arena()
+
+    def copy(self, buffer: Any, value: Any) -> Any:
+        """By the threads of the kernels where it can be: those of torch go on spinning for a while, on the same CPUs,
+        and what comes next takes several times as long."""
+        return copy(buffer, value) if is_open() and may_copy(buffer, value) else buffer.copy_(value)
 
     def capture(self, work: Work, pool: Arena) -> CapturedGraph:
         return _Capture(work, pool).graph()
@@ -97,23 +103,15 @@ class _Capture:
     def _recorded(
         self, function: Callable[..., Any], inputs: list[Any], attributes: Any, goals: list[Any]
     ) -> list[Any]:
-        """Results of a native function, made in their goals. One that takes a goal for anything else is recorded again
-        without them."""
-
-        def recorded(goals: list[Any]) -> list[Any]:
-            self._recorder.goals = goals
-            with recording(self._recorder):
-                return _listed(function(*inputs, **attributes))
-
-        before = len(self._recorder.calls)
-        results = recorded([goal for goal in goals if goal is not None])
-        left = {goal.data_ptr() for goal in self._recorder.goals}
-        for made, goal in zip(results, goals, strict=True):
-            if goal is not None and goal.data_ptr() not in {made.data_ptr(), *left}:
-                del self._recorder.calls[before:]
-                self._recorder.settle()
-                return recorded([])
-        return results
+        """Results of a native function, made in their goals."""
+        self._recorder.goals = {}
+        if any(goal is not None for goal in goals):
+            rehearsal = Rehearsal()
+            with recording(rehearsal):
+                results = _listed(function(*inputs, **attributes))
+            self._recorder.goals = rehearsal.places(results, goals)
+        with recording(self._recorder):
+            return _listed(function(*inputs, **attributes))
 
     def _called(self, function: Callable[..., Any], inputs: list[Any], attributes: Any) -> list[Any]:
         """Results of a function that nobody records; a replay calls it again and writes its results where the first

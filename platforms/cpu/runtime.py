@@ -9,7 +9,6 @@ import os
 from typing import Any
 
 from platforms.contract import DeviceError, DeviceProfile, GraphBackend, Memory, Runtime, Verdict
-from platforms.cpu.compilers import KERNELS
 from platforms.cpu.graphs import ReplayGraphs
 from platforms.cpu.native import with_kernels
 from platforms.cpu.probe import probe, read_memory
@@ -55,14 +54,6 @@ class CpuRuntime(Runtime):
 
     def synchronize(self) -> None:
         return None
-
-    def copy(self, buffer: Any, value: Any) -> Any:
-        """By the threads of the kernels where it can be: those of torch go on spinning for a while, on the same CPUs,
-        and what comes next takes several times as long."""
-        from kernels_cpu.native.copy import copy, may_copy
-
-        compiled = KERNELS in self._profile.features
-        return copy(buffer, value) if compiled and may_copy(buffer, value) else buffer.copy_(value)
 
     def graphs(self) -> GraphBackend | Verdict:
         return ReplayGraphs()

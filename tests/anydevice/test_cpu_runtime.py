@@ -145,11 +145,11 @@ def test_values_are_copied_by_the_kernels_threads_and_not_by_torchs():
             return function(*args, **(kwargs or {}))
 
     names: list[str] = []
-    runtime = CpuPlugin().open(0)
+    graphs = CpuPlugin().open(0).graphs()
     for value in (torch.randn(256, 576), torch.randn(300, 40)[:, 4:30], torch.randn(7), torch.randn(40, 30).T):
         buffer = torch.zeros(value.shape)
         del names[:]
         with Seen():
-            assert runtime.copy(buffer, value) is buffer
+            assert graphs.copy(buffer, value) is buffer
         assert torch.equal(buffer, value)
         assert any("copy_" in name for name in names) is (value.ndim != 2 or value.stride(1) != 1)

@@ -164,11 +164,11 @@ def test_an_exact_size_of_the_cache_says_that_graphs_are_not_counted(model: Path
 
 def test_what_may_be_captured_is_asked_again_for_other_sizes_and_sources(tmp_path: Path) -> None:
     from engine.graphs.dispatch import Key
-    from engine.graphs.works import Works
+    from engine.graphs.works import Works, copy
 
     stepper = Stepper("PIECEWISE", Backend(lambda work, count: Graph(work, [])))
     executor = stepper.executor
-    works = Works(executor.ranges[0], executor.constants, executor.runtime.copy)
+    works = Works(executor.ranges[0], executor.constants, copy)
     asked: list[str] = []
 
     def check(base: str, size: int) -> None:
