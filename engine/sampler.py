@@ -1,7 +1,8 @@
 """The batched sampler: logits and what each request asked for in, tokens and log-probabilities out.
 
 Order: mask, logit_bias, min_tokens, penalties (repetition, frequency, presence); greedy rows then take their best
-token, the others temperature, top_k, top_p, min_p and one draw. Reported log-probabilities are those of the raw logits.
+token, the others temperature, top_k, top_p, min_p and one draw. Reported log-probabilities are those of the masked
+logits, before anything else.
 """
 
 from __future__ import annotations
@@ -74,11 +75,12 @@ class Sampler:
         raw = logits.float()
         errors = _explain(self._peaks(raw), [_NOT_FINITE] * len(states))
         raw = _blank(raw, errors)
-        adjusted = self._adjust(raw, states, masks)
+        if masks is not None:
+            raw = raw.masked_fill(~masks, -torch.inf)
+            errors, raw = self._again(errors, raw, "the mask allows no token")
+        adjusted = self._adjust(raw, states)
         if adjusted is not raw:
-            later = _explain(self._peaks(adjusted), _causes(masks, len(states)))
-            errors = [first or second for first, second in zip(errors, later, strict=True)]
-            adjusted = _blank(adjusted, later)
+            errors, adjusted = self._again(errors, adjusted, "logit_bias and penalties take every logit out of range")
         tokens = choose(adjusted, states, self._kernels)
         self._record(tokens, states, errors)
         return tokens, _report(raw, tokens, states, errors), errors
@@ -104,10 +106,13 @@ class Sampler:
         kernel = self._kernels.get("argmax")
         return logits.amax(-1) if kernel is None else best(logits, kernel)[1]
 
-    def _adjust(self, raw: Tensor, states: list[State], masks: Tensor | None) -> Tensor:
+    def _again(self, errors: list[str | None], logits: Tensor, cause: str) -> tuple[list[str | None], Tensor]:
+        """``errors`` and those of ``logits``, which are without the latter."""
+        later = _explain(self._peaks(logits), [cause] * len(errors))
+        return [first or second for first, second in zip(errors, later, strict=True)], _blank(logits, later)
+
+    def _adjust(self, raw: Tensor, states: list[State]) -> Tensor:
         logits = raw
-        if masks is not None:
-            logits = raw.masked_fill(~masks, -torch.inf)
         biased = [(row, token, value) for row, s in enumerate(states) for token, value in s.bias.items()]
         held = [(row, token) for row, s in enumerate(states) if s.held for token in s.stop_ids]
         slots = [(row, s.slot) for row, s in enumerate(states) if s.slot is not None]
@@ -161,12 +166,6 @@ def _report(
 
 def _explain(maxima: Tensor, causes: list[str]) -> list[str | None]:
     return [None if isfinite(peak) else cause for peak, cause in zip(maxima.tolist(), causes, strict=True)]
-
-
-def _causes(masks: Tensor | None, rows: int) -> list[str]:
-    if masks is None:
-        return ["logit_bias and penalties take every logit out of range"] * rows
-    return ["the mask allows no token"] * rows
 
 
 def _blank(logits: Tensor, errors: list[str | None]) -> Tensor:
