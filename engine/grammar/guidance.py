@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from engine.grammar.contract import GrammarError
-from engine.grammar.schema import check_keywords
+from engine.grammar.schema import prepared
 from engine.grammar.vocabulary import Vocabulary
 from engine.structured_outputs import StructuredOutputsParams
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_BLANKS = 16
 """Characters of insignificant whitespace in a row."""
 _BLANKS = rf"[\x20\x0A\x0D\x09]{{1,{MAX_BLANKS}}}"
+_ESCAPES = '"\\bfnrt'  # by \u a name could be written that is not taken for that of a property
 _MAX_LEXER_STATES = 50_000  # some 2 kB each
 _MAX_MESSAGE = 400
 _NOTHING = "NoExtensionBias"  # the library's word for a form that no text has
@@ -127,15 +128,15 @@ def _source(params: StructuredOutputsParams) -> str:
 
 
 def _json_source(schema: dict[str, Any], params: StructuredOutputsParams) -> str:
-    check_keywords(schema)
     blanks = None if params.disable_any_whitespace else params.whitespace_pattern or _BLANKS
     options: JsonCompileOptions = {
         "whitespace_flexible": blanks is not None,
         "whitespace_pattern": blanks,
         "lenient": False,
+        "json_allowed_escapes": _ESCAPES,
     }
     try:
-        return LLMatcher.grammar_from_json_schema(schema, overrides=options)
+        return LLMatcher.grammar_from_json_schema(prepared(schema), overrides=options)
     except ValueError as error:
         raise GrammarError(str(error)[:_MAX_MESSAGE]) from None
 
@@ -170,5 +171,5 @@ def _lark_regex(pattern: str) -> str:
 
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        message = matcher.get_error().split("\n<state>")[0].strip()
+        message = matcher.get_error().partition("\n<")[0].strip()
         raise GrammarError("no text has this form" if message == _NOTHING else message[:_MAX_MESSAGE])

@@ -101,8 +101,9 @@ def test_no_field_is_suggested_that_is_refused_or_far(name):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("guided_decoding_backend", "llguidance"), ("best_of", "use n"), ("logits_processors", "logit_bias"), ("tools", "not built")],
-)
+    [("guided_decoding_backend", "llguidance"), ("best_of", "use n"), ("logits_processors", "logit_bias"),
+     ("tools", "not built")],
+)  # fmt: skip
 def test_a_known_field_is_refused_with_its_reason(name, reason):
     message = refused(chat, **{name: [{"a": 1}]}).message
     assert message.startswith(f"{name} is not supported yet: ") and reason in message
