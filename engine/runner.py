@@ -142,9 +142,10 @@ class Runner:
 
     def _unpacked(self, masks: Any) -> torch.Tensor:
         """[rows, vocab] bool on the device."""
-        octets = self._tensor(masks.view("uint8"), torch.uint8)
-        bits = octets.unsqueeze(-1) & self._tensor([1 << place for place in range(8)], torch.uint8)
-        return bits.flatten(1)[:, : self._sampler.vocab_size] != 0
+        import numpy
+
+        bits = numpy.unpackbits(masks.view("uint8"), axis=-1, count=self._sampler.vocab_size, bitorder="little")
+        return torch.from_numpy(bits.view("bool")).to(self._runtime.device)
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(self._runtime.device, non_blocking=True)
