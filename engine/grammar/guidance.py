@@ -91,9 +91,13 @@ class GuidanceGrammar:
         return GuidanceGrammar(self._matcher.deep_copy())
 
     def warm(self) -> None:
-        """Find out what may come first. Raises ``GrammarError`` if nothing can."""
-        self._matcher.compute_bitmask()
+        """Find out what may come first, and after one of these. Raises ``GrammarError`` if nothing can, or too much."""
+        first = int.from_bytes(self._matcher.compute_bitmask(), "little")
         _check(self._matcher)
+        ahead = self._matcher.deep_copy()
+        ahead.consume_token((first & -first).bit_length() - 1)
+        ahead.compute_bitmask()
+        _check(ahead)
 
 
 class _Greedy:
@@ -122,7 +126,7 @@ def _source(params: StructuredOutputsParams) -> str:
         case "regex":
             return f"start: {_lark_regex(params.regex or '')}"
         case "choice":
-            return "start: " + " | ".join(json.dumps(choice) for choice in params.choice or ())
+            return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in params.choice or ())
         case _:
             return _lark(params.grammar or "")
 

@@ -13,7 +13,7 @@ from engine.expand import check_priority
 from engine.sampling_params import SamplingParams
 from engine.server.body import read_object
 from engine.server.fields import screen
-from engine.server.protocol import GenerationRequest, JsonSchema, ResponseFormat, StreamOptions, parse
+from engine.server.protocol import GenerationRequest, ResponseFormat, StreamOptions, parse
 from engine.server.state import ServerState
 
 M = TypeVar("M", bound=BaseModel)
@@ -33,19 +33,14 @@ async def read_body(request: Request, model: type[M]) -> M:
     fields = screen(raw, model, state.ignore_unknown_fields)
     _screen_inside(fields, "stream_options", StreamOptions, state.ignore_unknown_fields)
     _screen_inside(fields, "response_format", ResponseFormat, state.ignore_unknown_fields)
-    if isinstance(fields.get("response_format"), dict):
-        where = "response_format."
-        _screen_inside(fields["response_format"], "json_schema", JsonSchema, state.ignore_unknown_fields, where)
     body = parse(model, fields)
     state.check_model(getattr(body, "model", None))
     return body
 
 
-def _screen_inside(
-    fields: dict[str, Any], name: str, model: type[BaseModel], ignore_unknown: bool, where: str = ""
-) -> None:
+def _screen_inside(fields: dict[str, Any], name: str, model: type[BaseModel], ignore_unknown: bool) -> None:
     if isinstance(fields.get(name), dict):
-        fields[name] = screen(fields[name], model, ignore_unknown, f"{where}{name}.")
+        fields[name] = screen(fields[name], model, ignore_unknown, f"{name}.")
 
 
 def check_generation(state: ServerState, body: GenerationRequest, params: SamplingParams) -> None:

@@ -40,18 +40,11 @@ class StreamOptions(Body):
     continuous_usage_stats: Bool = False
 
 
-class JsonSchema(Body):
-    """``name``, ``description`` and ``strict`` change nothing: an answer is always held to ``schema``."""
-
-    name: Text | None = None
-    description: Text | None = None
-    schema_: Annotated[Any, Field(alias="schema")] = None
-    strict: Bool | None = None
-
-
 class ResponseFormat(Body):
+    """``json_schema``: name, description, schema and strict; an answer is always held to ``schema``."""
+
     type: Text
-    json_schema: JsonSchema | None = None
+    json_schema: dict[str, Any] | None = None
 
 
 class GenerationRequest(Body):

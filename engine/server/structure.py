@@ -73,9 +73,12 @@ def _format(given: ResponseFormat | None) -> tuple[str, dict[str, Any], dict[str
         raise RequestError(
             f"response_format.type is {given.type[:50]!r}; text, json_object and json_schema are supported.", place
         )
-    if given.json_schema is None or given.json_schema.schema_ is None:
-        raise RequestError("response_format of type json_schema needs json_schema.schema.", place)
-    return place, {"json": given.json_schema.schema_}, {"json": f"{place}.json_schema.schema"}
+    inside = f"{place}.json_schema"
+    inner = given.json_schema or {}
+    _check_names(inner, ("name", "description", "schema", "strict"), inside)
+    if inner.get("schema") is None:
+        raise RequestError(f"response_format of type json_schema needs {inside}.schema.", place)
+    return place, {"json": inner["schema"]}, {"json": f"{inside}.schema"}
 
 
 def _current(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
@@ -83,9 +86,7 @@ def _current(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, st
     if given is None:
         return None
     names = StructuredOutputsParams.__struct_fields__
-    for name in given:
-        if name not in names:
-            raise RequestError(unknown_name(name, names, f"{place}."), f"{place}.{name}"[:200])
+    _check_names(given, names, place)
     kept = {name: value for name, value in given.items() if value is not None}
     return place, kept, {name: f"{place}.{name}" for name in names}
 
@@ -100,3 +101,9 @@ def _former(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str
     names = {new: old for new, (old, _) in given.items()} | {"whitespace_pattern": _BLANKS}
     values = {new: value for new, (_, value) in given.items()} | {"whitespace_pattern": blanks}
     return next(iter(names.values())), values, names
+
+
+def _check_names(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    for name in given:
+        if name not in known:
+            raise RequestError(unknown_name(name, known, f"{place}."), f"{place}.{name}"[:200])
