@@ -44,7 +44,7 @@ class GuidanceCompiler:
         if params.whitespace_pattern is not None:
             self._check_blanks(params.whitespace_pattern)
         grammar = GuidanceGrammar(self._matcher(_source(params)))
-        grammar.warm()
+        grammar.warm(self._tokenizer.eos_tokens)
         return grammar
 
     def _matcher(self, source: str) -> LLMatcher:
@@ -90,14 +90,17 @@ class GuidanceGrammar:
     def copy(self) -> GuidanceGrammar:
         return GuidanceGrammar(self._matcher.deep_copy())
 
-    def warm(self) -> None:
-        """Find out what may come first, and after one of these. Raises ``GrammarError`` if nothing can, or too much."""
+    def warm(self, ends: list[int]) -> None:
+        """Find out what may come first, and after some of these. Raises ``GrammarError`` if nothing can, or too much."""
         first = int.from_bytes(self._matcher.compute_bitmask(), "little")
         _check(self._matcher)
-        ahead = self._matcher.deep_copy()
-        ahead.consume_token((first & -first).bit_length() - 1)
-        ahead.compute_bitmask()
-        _check(ahead)
+        for token in ends:
+            first &= ~(1 << token)
+        for token in {first.bit_length() - 1, (first & -first).bit_length() - 1} - {-1}:
+            ahead = self._matcher.deep_copy()
+            ahead.consume_token(token)
+            ahead.compute_bitmask()
+            _check(ahead)
 
 
 class _Greedy:
