@@ -91,7 +91,7 @@ class GuidanceGrammar:
         return GuidanceGrammar(self._matcher.deep_copy())
 
     def warm(self, ends: list[int]) -> None:
-        """Find out what may come first, and after some of these. Raises ``GrammarError`` if nothing can, or too much."""
+        """Find out what may come first, and after some of it. Raises ``GrammarError`` for nothing, or too much."""
         first = int.from_bytes(self._matcher.compute_bitmask(), "little")
         _check(self._matcher)
         for token in ends:

@@ -26,7 +26,7 @@ log = logging.getLogger("engine")
 
 
 @dataclass(slots=True)
-class _Live:
+class Live:
     """``endless``: end tokens may come only where nothing else may. ``tokens``: accepted so far. ``error``: why the
     answer cannot go on."""
 
@@ -56,7 +56,7 @@ class Grammars:
         self._ends: list[int] = []
         self._kept: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
         self._pending: dict[str, tuple[Request, Future[Grammar]]] = {}
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
 
     def learn(self, vocabulary: Vocabulary) -> None:
         """Must come before the first ``compile``."""
@@ -82,7 +82,7 @@ class Grammars:
             request, future = self._pending.pop(name)
             error = future.exception()
             if error is None:
-                self._live[name] = _Live(future.result().copy(), request.params.ignore_eos)
+                self._live[name] = Live(future.result().copy(), request.params.ignore_eos)
             elif not isinstance(error, GrammarError):
                 log.error("the grammar of request %s cannot be compiled", name, exc_info=error)
             result.append((name, None if error is None else f"{type(error).__name__}: {error}"))

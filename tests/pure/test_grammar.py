@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from engine.grammar import GrammarError, Vocabulary, vocabulary_of
 from engine.grammar.checker import Checker
 from engine.grammar.guidance import MAX_BLANKS, GuidanceCompiler
+from engine.grammar.live import Live
 from engine.structured_outputs import StructuredOutputsParams
 from engine.tokenizer import Tokenizer
 from engine.tokenizer.gguf_sentencepiece import build_sentencepiece
@@ -277,3 +278,16 @@ def test_a_helper_that_hangs_or_dies_costs_its_own_question(checker, monkeypatch
 def test_the_front_end_loads_neither_torch_nor_the_library():
     code = "import sys, engine.server.app, engine.grammar.checker; print({'torch', 'llguidance'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_the_core_follows_tokens_it_has_not_seen_and_takes_back_what_was_dropped():
+    made, vocabulary = compiler("bytes")
+    ids = [vocabulary.tokens.index(bytes([byte])) for byte in b"abcabc"]
+    live = Live(made.compile(params(regex="(abc)+")), endless=False)
+    live.follow(ids[:4])
+    seen = allowed(live.grammar, made.words)
+    live.follow(ids)
+    live.follow(ids[:4])
+    assert allowed(live.grammar, made.words) == seen == [ids[1]]
+    with pytest.raises(GrammarError):
+        live.follow([*ids[:4], ids[0]])
