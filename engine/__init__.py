@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from engine.llm import LLM
     from engine.request_output import CompletionOutput, RequestOutput
     from engine.sampling_params import SamplingParams
+    from engine.structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -17,8 +18,9 @@ _HOMES = {
     "SamplingParams": "engine.sampling_params",
     "RequestOutput": "engine.request_output",
     "CompletionOutput": "engine.request_output",
+    "StructuredOutputsParams": "engine.structured_outputs",
 }
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

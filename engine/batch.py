@@ -78,8 +78,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities of one position, natural logarithm of the model's own distribution (before penalties,
-    temperature and truncation). ``top``: the k most likely (id, logprob), best first."""
+    """Log-probabilities of one position, natural logarithm of the model's own distribution (after a grammar's mask,
+    before penalties, temperature and truncation). ``top``: the k most likely (id, logprob), best first."""
 
     token: int
     logprob: float
@@ -90,13 +90,14 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
     step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token;
-    the request ends."""
+    the request ends. ``ended``: its grammar allows nothing after these tokens."""
 
     request_id: str
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
+    ended: bool = False
 
 
 class Output(msgspec.Struct, frozen=True):

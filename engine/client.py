@@ -13,7 +13,8 @@ from engine.core_handle import DEFAULT_FACTORY, CoreProcess
 from engine.errors import EngineDeadError, RequestError, UserError
 from engine.expand import expand, seeds_from
 from engine.generation import CoreInfo, Delta
-from engine.messages import Abort, Add, Failed, Outputs, Ping, Pong, Progress, Ready, Rejected
+from engine.grammar.vocabulary import vocabulary_of
+from engine.messages import Abort, Add, Failed, Learn, Outputs, Ping, Pong, Progress, Ready, Rejected
 from engine.outputs import OutputProcessor
 from engine.sampling_params import SamplingParams
 from engine.streams import Stream
@@ -48,6 +49,7 @@ class AsyncEngine:
         self._endings: dict[str, _Ending] = {}
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._number = 0
+        self._taught = False
         self._seeds = seeds_from(seed)
         self._listener = asyncio.create_task(self._listen(), name="engine-listener")
 
@@ -149,6 +151,9 @@ class AsyncEngine:
         for index, request in enumerate(requests):
             self._choices[request.id], self._endings[request.id] = stream, ending
             self._processor.add(request.id, request.prompt, request.params, index)
+        if requests[0].params.structured_outputs is not None and not self._taught:
+            self._process.send(Learn(vocabulary_of(self._tokenizer, self.info.vocab_size)))
+            self._taught = True
         try:
             self._process.send(Add(requests))
             while not stream.ended:

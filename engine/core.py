@@ -16,6 +16,8 @@ from engine.cycles import unsearched
 from engine.errors import UserError
 from engine.explain import Row, summary
 from engine.generation import CoreInfo
+from engine.grammar.live import Grammars
+from engine.grammar.vocabulary import Vocabulary
 from engine.phases import Phases
 from engine.plan_values import Given, Plan
 from engine.sampling_params import SamplingParams
@@ -32,6 +34,8 @@ _log = logging.getLogger("engine")
 
 WARM_TOKENS = 8
 """Prompt of the warm-up: enough to take the path of prompts."""
+COMPILING_S = 0.005
+"""How long a core with nothing to compute waits for a grammar before it looks for messages."""
 
 
 class EngineCore:
@@ -47,6 +51,7 @@ class EngineCore:
         offline: bool = False,
     ) -> None:
         phases = Phases(report)
+        self._grammars = Grammars()
         _refuse_parallel(given)
         with phases("read model"):
             model = resolve_model(value_of(given, "model.name"))
@@ -110,21 +115,35 @@ class EngineCore:
         """The plan that is being served."""
         return self._worker.plan
 
+    def learn(self, vocabulary: Vocabulary) -> None:
+        """What structured outputs are compiled for; needed before the first request that asks for them."""
+        self._grammars.learn(vocabulary)
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises ``RequestError`` when it can never be served."""
-        self._scheduler.add(request)
+        wanted = request.params.structured_outputs
+        self._scheduler.add(request, held=wanted is not None)
+        if wanted is not None:
+            self._grammars.compile(request, wanted)
 
     def abort(self, ids: list[str]) -> list[Output]:
         """Stop requests; their blocks are free when this returns. Unknown ids are fine."""
+        self._grammars.forget(ids)
         return self._scheduler.abort(ids)
 
     def step(self) -> list[Output]:
         """Compute one step; nothing when there is nothing to do."""
+        outputs = self._release_compiled()
         batch = self._scheduler.schedule()
         if batch is None:
-            return []
+            self._grammars.wait(COMPILING_S)
+            return outputs
         runner = self._worker.runner
-        return self._scheduler.update(batch, runner.sample(runner.submit(batch)))
+        handle = runner.submit(batch)
+        sampled = runner.sample(handle, self._grammars.masks(batch, list(handle.sampled)))
+        outputs += self._scheduler.update(batch, self._grammars.accept(sampled))
+        self._grammars.forget(output.request_id for output in outputs if output.finish_reason is not None)
+        return outputs
 
     def has_unfinished(self) -> bool:
         return self._scheduler.has_unfinished()
@@ -135,7 +154,17 @@ class EngineCore:
 
     def close(self) -> None:
         """Give the device back."""
+        self._grammars.close()
         self._worker.close()
+
+    def _release_compiled(self) -> list[Output]:
+        outputs: list[Output] = []
+        for request_id, error in self._grammars.compiled():
+            if error is None:
+                self._scheduler.release(request_id)
+            else:
+                outputs += self._scheduler.fail(request_id, error)
+        return outputs
 
     def _pages(self) -> tuple[int, ...]:
         """Tokens per block of each cache group."""

@@ -22,6 +22,7 @@ from engine.messages import (
     Failed,
     FromCore,
     Hello,
+    Learn,
     Outputs,
     Ping,
     Pong,
@@ -162,6 +163,8 @@ def _serve(core: EngineCore, link: _Link) -> None:
             match message:
                 case Add(requests):
                     _add(core, link, requests)
+                case Learn(vocabulary):
+                    core.learn(vocabulary)
                 case Abort(ids):
                     outputs = (outputs or []) + core.abort(ids)
                 case Ping(number):

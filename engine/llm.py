@@ -16,6 +16,8 @@ from engine.errors import EngineDeadError, RequestError
 from engine.expand import check_priority, expand, seeds_from
 from engine.generation import Delta
 from engine.generation_bar import generation_bar
+from engine.grammar.contract import GrammarError
+from engine.grammar.vocabulary import vocabulary_of
 from engine.interrupt import deferred_interrupt
 from engine.outputs import OutputProcessor
 from engine.prompts import Prompt, at_prompt, read_conversations, read_params, read_prompts
@@ -25,6 +27,7 @@ from engine.streams import MergedDelta
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
+    from engine.grammar.checker import Checker
     from engine.plan_values import Plan
     from engine.tokenizer import Tokenizer
 
@@ -70,6 +73,7 @@ class LLM:
         self._seeds = seeds_from(seed)
         self._failure = "the engine was closed"
         self._busy = threading.Lock()
+        self._checker: Checker | None = None
 
     def generate(
         self,
@@ -134,6 +138,8 @@ class LLM:
         core, self._core = self._core, None
         if core is not None:
             core.close()
+        if self._checker is not None:
+            self._checker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +198,22 @@ class LLM:
             cache_salt=prompt.cache_salt,
             seeds=self._seeds,
         )
+        self._check_structure(requests[0])
         return _Job(name, prompt, requests)
+
+    def _check_structure(self, request: Request) -> None:
+        wanted = request.params.structured_outputs
+        if wanted is None:
+            return
+        if self._checker is None:
+            from engine.grammar.checker import Checker
+
+            self._checker = Checker()
+            self._open_core().learn(vocabulary_of(self._tokenizer, self._info.vocab_size))
+        try:
+            self._checker.submit(wanted).result()
+        except GrammarError as error:
+            raise RequestError(f"structured_outputs.{wanted.form}: {error}", "structured_outputs") from None
 
     def _work(self, jobs: list[_Job], advance: Callable[[int, int], None], check_interrupt: Callable[[], None]) -> None:
         """Run all of them. When this raises, nothing of them is left in the core."""

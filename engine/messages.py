@@ -6,12 +6,19 @@ import msgspec
 
 from engine.batch import Output, Request, Stats
 from engine.generation import CoreInfo
+from engine.grammar.vocabulary import Vocabulary
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
     """Run these, the choices of one prompt: all of them, or none."""
 
     requests: list[Request]
+
+
+class Learn(msgspec.Struct, frozen=True, tag=True):
+    """Before the first request with structured outputs."""
+
+    vocabulary: Vocabulary
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -68,5 +75,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     user: bool = False
 
 
-ToCore = Add | Abort | Ping | Stop
+ToCore = Add | Learn | Abort | Ping | Stop
 FromCore = Hello | Progress | Ready | Outputs | Rejected | Pong | Failed

@@ -86,8 +86,9 @@ class Runner:
         return self._latest
 
     def sample(self, handle: Handle, masks: Any = None) -> list[Sampled]:
-        """Tokens and log-probabilities of every request of the step, in the order of its work. ``masks``: see
-        ``Sampler.sample``, one row per sampled request. A request whose logits or mask give no token has an error."""
+        """Tokens and log-probabilities of every request of the step, in the order of its work. ``masks``: which tokens
+        are allowed, int32 of numpy [sampled requests, words], bit ``t % 32`` of word ``t // 32`` for token ``t``. A
+        request whose logits or mask give no token has an error."""
         self._introduce(handle.batch)
         self._latest = None if self._latest is handle else self._latest
         tokens: dict[str, int] = {}
@@ -100,7 +101,8 @@ class Runner:
                 chosen = handle.logits
                 if handle.scored:
                     chosen = chosen[self._tensor(list(handle.sampled.values()))]
-                found, reports, problems = self._sampler.sample(chosen, names, masks)
+                allowed = None if masks is None else self._unpacked(masks)
+                found, reports, problems = self._sampler.sample(chosen, names, allowed)
                 tokens = dict(zip(names, self._runtime.fetch(found).wait().tolist(), strict=True))
                 logprobs = dict(zip(names, reports, strict=True))
                 errors = dict(zip(names, problems, strict=True))
@@ -137,6 +139,13 @@ class Runner:
         if request.params.prompt_logprobs is None:
             return 0
         return max(0, min(work.start + len(work.tokens), len(request.prompt) - 1) - work.start)
+
+    def _unpacked(self, masks: Any) -> torch.Tensor:
+        """[rows, vocab] bool on the device."""
+        import numpy
+
+        bits = numpy.unpackbits(masks.view("uint8"), axis=-1, count=self._sampler.vocab_size, bitorder="little")
+        return torch.from_numpy(bits.view("bool")).to(self._runtime.device)
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(self._runtime.device, non_blocking=True)

@@ -1,7 +1,8 @@
 """The batched sampler: logits and what each request asked for in, tokens and log-probabilities out.
 
 Order: mask, logit_bias, min_tokens, penalties (repetition, frequency, presence); greedy rows then take their best
-token, the others temperature, top_k, top_p, min_p and one draw. Reported log-probabilities are those of the raw logits.
+token, the others temperature, top_k, top_p, min_p and one draw. Reported log-probabilities are those of the masked
+logits, before anything else.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from engine.sampling.state import State, penalised
 
 _CHUNK = 2**23
 _NOT_FINITE = "the logits hold NaN or infinity"
+_NOT_ALLOWED = "the mask allows no token"
+_OUT_OF_RANGE = "logit_bias and penalties take every logit out of range"
 
 
 class Sampler:
@@ -59,24 +62,27 @@ class Sampler:
 
         ``logits`` [n, vocab] of any float dtype, left unchanged; ``request_ids`` distinct and added; ``masks``
         [n, vocab] bool, true where a token is allowed. Returns tokens [n] int64 on the device; per request a list of
-        one ``TokenLogprobs``, or None where it did not ask; per request None, or why it has no token: its logits hold
-        NaN or +inf, or its mask allows nothing. Nothing is recorded for such a request, its number among the tokens
-        means nothing, and the others are as if it were not there. Where a mask allows only what ``min_tokens``
-        forbids, the mask wins. Waits for the device.
+        one ``TokenLogprobs``, or None where it did not ask; per request None, or why it has no token: the logits of
+        what is allowed hold NaN or +inf, or its mask allows nothing. Nothing is recorded for such a request, its number
+        among the tokens means nothing, and the others are as if it were not there. Where a mask allows only what
+        ``min_tokens`` forbids, the mask wins. Waits for the device.
         """
         assert logits.shape == (len(request_ids), self.vocab_size)
         states = [self._states[request_id] for request_id in request_ids]
-        if masks is None and all(state.plain and not state.held for state in states):
+        nothing = _NOT_FINITE
+        if masks is not None:
+            logits, nothing = torch.where(masks, logits, -torch.inf), _NOT_ALLOWED
+        if all(state.plain and not state.held for state in states):
             tokens, peaks = best(logits, self._kernels.get("argmax"))
-            errors = _explain(peaks, [_NOT_FINITE] * len(states))
+            errors = _explain(peaks, _NOT_FINITE, nothing)
             self._record(tokens, states, errors)
             return tokens, [None] * len(states), errors
         raw = logits.float()
-        errors = _explain(self._peaks(raw), [_NOT_FINITE] * len(states))
+        errors = _explain(self._peaks(raw), _NOT_FINITE, nothing)
         raw = _blank(raw, errors)
-        adjusted = self._adjust(raw, states, masks)
+        adjusted = self._adjust(raw, states)
         if adjusted is not raw:
-            later = _explain(self._peaks(adjusted), _causes(masks, len(states)))
+            later = _explain(self._peaks(adjusted), _OUT_OF_RANGE, _OUT_OF_RANGE)
             errors = [first or second for first, second in zip(errors, later, strict=True)]
             adjusted = _blank(adjusted, later)
         tokens = choose(adjusted, states, self._kernels)
@@ -94,7 +100,7 @@ class Sampler:
         for start in range(0, len(targets), rows):
             part = logits[start : start + rows].float()
             wanted = targets[start : start + rows]
-            if any(_explain(part.amax(-1), [_NOT_FINITE] * len(wanted))):
+            if any(_explain(part.amax(-1), _NOT_FINITE, _NOT_FINITE)):
                 return [], f"{_NOT_FINITE} inside the prompt"
             result += describe(part, torch.tensor(wanted, device=part.device), [k] * len(wanted))
         return result, None
@@ -104,10 +110,8 @@ class Sampler:
         kernel = self._kernels.get("argmax")
         return logits.amax(-1) if kernel is None else best(logits, kernel)[1]
 
-    def _adjust(self, raw: Tensor, states: list[State], masks: Tensor | None) -> Tensor:
+    def _adjust(self, raw: Tensor, states: list[State]) -> Tensor:
         logits = raw
-        if masks is not None:
-            logits = raw.masked_fill(~masks, -torch.inf)
         biased = [(row, token, value) for row, s in enumerate(states) for token, value in s.bias.items()]
         held = [(row, token) for row, s in enumerate(states) if s.held for token in s.stop_ids]
         slots = [(row, s.slot) for row, s in enumerate(states) if s.slot is not None]
@@ -159,14 +163,9 @@ def _report(
     return result
 
 
-def _explain(maxima: Tensor, causes: list[str]) -> list[str | None]:
-    return [None if isfinite(peak) else cause for peak, cause in zip(maxima.tolist(), causes, strict=True)]
-
-
-def _causes(masks: Tensor | None, rows: int) -> list[str]:
-    if masks is None:
-        return ["logit_bias and penalties take every logit out of range"] * rows
-    return ["the mask allows no token"] * rows
+def _explain(maxima: Tensor, cause: str, nothing: str) -> list[str | None]:
+    """``nothing``: the cause where all logits are -inf."""
+    return [None if isfinite(peak) else nothing if peak < 0 else cause for peak in maxima.tolist()]
 
 
 def _blank(logits: Tensor, errors: list[str | None]) -> Tensor:

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from engine.errors import RequestError
+from engine.structured_outputs import StructuredOutputsParams
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -36,6 +37,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     @property
     def greedy(self) -> bool:
@@ -71,6 +73,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for token, bias in (self.logit_bias or {}).items():
             if not -100 <= bias <= 100:
                 raise RequestError(f"logit_bias of token {token} is {bias}; it must be from -100 to 100", "logit_bias")
+        if self.structured_outputs is not None:
+            try:
+                self.structured_outputs.validate()
+            except RequestError as error:
+                name = f"structured_outputs.{error.param}" if error.param else "structured_outputs"
+                raise RequestError(f"structured_outputs: {error.message}", name) from None
         return self
 
 

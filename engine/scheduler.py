@@ -69,7 +69,7 @@ class Scheduler:
     def stats(self) -> Stats:
         return Stats(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=len(self._sequences) - len(self._running),
             kv_usage=self._blocks.usage,
             preemptions=self._preemptions,
             prefix_queries=self._blocks.queries,
@@ -79,9 +79,9 @@ class Scheduler:
             generation_tokens=self._generation_tokens,
         )
 
-    def add(self, request: Request) -> None:
-        """Queue a request. ``max_tokens`` ``None`` means all the room there is. Raises ``RequestError`` if it could
-        never be served, or if its id is in use."""
+    def add(self, request: Request, held: bool = False) -> None:
+        """Queue a request. ``max_tokens`` ``None`` means all the room there is. ``held``: nothing of it is computed
+        before ``release``. Raises ``RequestError`` if it could never be served, or if its id is in use."""
         if request.id in self._sequences:
             raise RequestError(f"request id {request.id!r} is in use; ids of unfinished requests must differ")
         max_tokens = resolve_max_tokens(request, self.config.max_model_len, self._blocks.capacity)
@@ -92,7 +92,25 @@ class Scheduler:
         rank = (priority, request.arrival, self._added)
         seq = Sequence(request, rank, max_tokens, self._blocks.new_table(request_keys(request)))
         self._sequences[request.id] = seq
-        self._waiting.add(seq)
+        if held:
+            seq.status = Status.HELD
+        else:
+            self._waiting.add(seq)
+
+    def release(self, request_id: str) -> None:
+        """Let a held request go on to its place in the queue; unknown ids (it may have ended) are passed over."""
+        seq = self._sequences.get(request_id)
+        if seq is not None and seq.status is Status.HELD:
+            seq.status = Status.WAITING
+            self._waiting.add(seq)
+
+    def fail(self, request_id: str, error: str) -> list[Output]:
+        """End a request with an error; unknown ids are passed over."""
+        seq = self._sequences.get(request_id)
+        if seq is None:
+            return []
+        self._end(seq)
+        return [seq.output([], FinishReason.ERROR, error=error)]
 
     def abort(self, ids: Iterable[str]) -> list[Output]:
         """End requests at once and free their blocks, also while a submitted batch computes them. Unknown ids (they
@@ -254,7 +272,7 @@ class Scheduler:
         if seq.status is Status.RUNNING:
             self._departures += 1
             self._leave(seq)
-        else:
+        elif seq.status is not Status.HELD:
             self._waiting.remove(seq)
         seq.status = Status.FINISHED
         seq.life += 1
@@ -271,7 +289,7 @@ class Scheduler:
             self._end(seq)
             return seq.output([], FinishReason.ERROR, error=result.error)
         before, end = len(seq.tokens), work.start + len(work.tokens)
-        kept, reason = seq.accept(result.tokens, self.config.max_model_len) if work.sample else (0, None)
+        kept, reason = seq.accept(result.tokens, self.config.max_model_len, result.ended) if work.sample else (0, None)
         tokens = seq.tokens[before:]
         seq.commit(end, work.sample)
         self._blocks.register(seq.table, seq.tokens, seq.computed)

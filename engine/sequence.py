@@ -14,6 +14,7 @@ Rank = tuple[int, float, int]
 
 
 class Status(StrEnum):
+    HELD = "held"
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -28,6 +29,7 @@ class Sequence:
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
     ``life``: counts admissions ended; what a batch returns belongs to the life in which it was scheduled.
+    ``stop_token``: the stop id that ended it.
     """
 
     request: Request
@@ -45,6 +47,7 @@ class Sequence:
     cached: int | None = None
     prompt_done: bool = False
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    stop_token: int | None = None
     preemptions: int = 0
     departures_seen: int = 0
     first_scheduled: float | None = None
@@ -98,7 +101,7 @@ class Sequence:
             request_id=self.id,
             tokens=tokens,
             finish_reason=reason,
-            stop_token=tokens[-1] if reason is FinishReason.STOP else None,
+            stop_token=self.stop_token,
             cached_tokens=self.cached or 0,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
@@ -106,13 +109,16 @@ class Sequence:
             error=error,
         )
 
-    def accept(self, tokens: list[int], max_model_len: int) -> tuple[int, FinishReason | None]:
+    def accept(self, tokens: list[int], max_model_len: int, ended: bool = False) -> tuple[int, FinishReason | None]:
         """Append sampled tokens up to the one that ends the request; return how many were kept, and why it ends.
-        A stop id ends it from token ``min_tokens`` + 1 on, as a stop string does."""
+        A stop id ends it from token ``min_tokens`` + 1 on, as a stop string does. ``ended``: so does the last."""
         params, stop_ids = self.request.params, self.request.stop_ids
         for count, token in enumerate(tokens, 1):
             self.tokens.append(token)
             if token in stop_ids and self.generated > params.min_tokens:
+                self.stop_token = token
+                return count, FinishReason.STOP
+            if ended and count == len(tokens):
                 return count, FinishReason.STOP
             if self.generated >= self.max_tokens or len(self.tokens) >= max_model_len:
                 return count, FinishReason.LENGTH

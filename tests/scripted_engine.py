@@ -269,6 +269,7 @@ def serving(
     finally:
         ready[0].client.close()
         web.should_exit = web.force_exit = True
+        ready[0].state.checker.close()
         thread.join(10)
         assert not thread.is_alive()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
@@ -13,7 +13,7 @@ from engine.expand import check_priority
 from engine.sampling_params import SamplingParams
 from engine.server.body import read_object
 from engine.server.fields import screen
-from engine.server.protocol import GenerationRequest, StreamOptions, parse
+from engine.server.protocol import GenerationRequest, ResponseFormat, StreamOptions, parse
 from engine.server.state import ServerState
 
 M = TypeVar("M", bound=BaseModel)
@@ -31,12 +31,16 @@ async def read_body(request: Request, model: type[M]) -> M:
     raw = await read_object(request)
     state.serving()
     fields = screen(raw, model, state.ignore_unknown_fields)
-    options = fields.get("stream_options")
-    if isinstance(options, dict):
-        fields["stream_options"] = screen(options, StreamOptions, state.ignore_unknown_fields, "stream_options.")
+    _screen_inside(fields, "stream_options", StreamOptions, state.ignore_unknown_fields)
+    _screen_inside(fields, "response_format", ResponseFormat, state.ignore_unknown_fields)
     body = parse(model, fields)
     state.check_model(getattr(body, "model", None))
     return body
+
+
+def _screen_inside(fields: dict[str, Any], name: str, model: type[BaseModel], ignore_unknown: bool) -> None:
+    if isinstance(fields.get(name), dict):
+        fields[name] = screen(fields[name], model, ignore_unknown, f"{name}.")
 
 
 def check_generation(state: ServerState, body: GenerationRequest, params: SamplingParams) -> None:

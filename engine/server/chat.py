@@ -22,6 +22,7 @@ from engine.server.prompts import check_choices
 from engine.server.protocol import ChatRequest
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
+from engine.server.structure import check_structure, read_structure
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -38,7 +39,9 @@ async def _prepare(state: ServerState, body: ChatRequest, arrival: float) -> _An
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", "top_logprobs")
     check_choices(1, body.n)
+    wanted = read_structure(body)
     params = body.sampling(
+        structured_outputs=wanted,
         logprobs=body.top_logprobs if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
@@ -48,6 +51,7 @@ async def _prepare(state: ServerState, body: ChatRequest, arrival: float) -> _An
     except RequestError as error:
         raise _renamed(error, body) from None
     ids = await encode_conversation(state, body)
+    await check_structure(state, body, wanted)
     generation = Generation(state, new_id("chatcmpl", body), [ids], params, body.priority, body.cache_salt, arrival)
     frame = Frame(state, generation, body, "chat.completion", "chat.completion.chunk")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)

@@ -22,6 +22,7 @@ from engine.server.prompts import check_choices, split_prompts, tokenize
 from engine.server.protocol import CompletionRequest
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
+from engine.server.structure import check_structure, read_structure
 
 
 async def create_completion(request: Request) -> Response:
@@ -42,9 +43,13 @@ async def _prepare(state: ServerState, body: CompletionRequest, arrival: float) 
     scored = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         scored = max(scored or 0, body.logprobs)
-    params = body.sampling(logprobs=body.logprobs, prompt_logprobs=scored, max_tokens=body.max_tokens)
+    wanted = read_structure(body)
+    params = body.sampling(
+        logprobs=body.logprobs, prompt_logprobs=scored, max_tokens=body.max_tokens, structured_outputs=wanted
+    )
     check_generation(state, body, params)
     ids = [p if isinstance(p, list) else await tokenize(state, p, body.add_special_tokens) for p in prompts]
+    await check_structure(state, body, wanted)
     generation = Generation(state, new_id("cmpl", body), ids, params, body.priority, body.cache_salt, arrival)
     frame = Frame(state, generation, body, "text_completion", "text_completion")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)

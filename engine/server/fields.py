@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,7 +17,6 @@ NO_EFFECT = frozenset(
      "service_tier"}
 )  # fmt: skip
 
-_STRUCTURE = "answers are not held to a schema or grammar; ask for the format in the prompt"
 _TOOLS = "tool calls are not built"
 _TEXT = "only text goes in and comes out"
 _REASONING = "reasoning is not told apart from the answer"
@@ -40,12 +39,7 @@ _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "echo": ("an answer in a chat does not repeat its prompt", (False,)),
     "function_call": (_TOOLS, ("none",)),
     "functions": (_TOOLS, ([],)),
-    "guided_choice": (_STRUCTURE, ()),
-    "guided_decoding_backend": (_STRUCTURE, ()),
-    "guided_grammar": (_STRUCTURE, ()),
-    "guided_json": (_STRUCTURE, ()),
-    "guided_regex": (_STRUCTURE, ()),
-    "guided_whitespace_pattern": (_STRUCTURE, ()),
+    "guided_decoding_backend": ("llguidance holds answers to their form", ("auto", "guidance")),
     "include_reasoning": (_REASONING, (True,)),
     "kv_transfer_params": ("caches stay in this server", ({},)),
     "length_penalty": (_BEAMS, (1, 1.0)),
@@ -59,11 +53,10 @@ _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "prompt_embeds": ("prompts are text or token ids", ()),
     "reasoning_effort": (f"{_REASONING}; a template may take it from chat_template_kwargs", ()),
     "repetition_detection": ("answers end by stop, stop_token_ids and max_tokens", ()),
-    "response_format": (_STRUCTURE, ({"type": "text"},)),
     "return_prompt_text": ("the prompt is not sent back; return_token_ids gives its tokens", (False,)),
     "spaces_between_special_tokens": ("special tokens are always set apart as the tokenizer does", (True,)),
     "stream_interval": ("every token is sent as it comes", (1,)),
-    "structured_outputs": (_STRUCTURE, ()),
+    "structural_tag": ("an answer has one form as a whole; see structured_outputs", ()),
     "suffix": ("text is continued, not filled in", ("",)),
     "thinking_token_budget": (_REASONING, (-1,)),
     "tool_choice": (_TOOLS, ("none",)),
@@ -107,8 +100,12 @@ def screen(
 
 def unknown_field(name: str, model: type[BaseModel], where: str = "") -> str:
     """The message about a field nobody knows, with the one that is taken and nearly spelled like it."""
-    known = [*model.model_fields, *(() if where else NO_EFFECT)]
-    near = difflib.get_close_matches(name[:100].lower(), known, n=1, cutoff=0.75)
+    return unknown_name(name, [*model.model_fields, *(() if where else NO_EFFECT)], where)
+
+
+def unknown_name(name: str, known: Iterable[str], where: str = "") -> str:
+    """The same, where ``known`` are taken."""
+    near = difflib.get_close_matches(name[:100].lower(), list(known), n=1, cutoff=0.75)
     hint = f"; did you mean {where}{near[0]}?" if near else "."
     return f"Unknown field {where}{name[:100]}{hint}"
 

@@ -125,6 +125,7 @@ class Lifecycle:
         self.web.should_exit = True
         await asyncio.wait({web}, timeout=CLOSE_SECONDS / 2)
         self.web.force_exit = True
+        self.state.checker.close()
         await asyncio.wait({web}, timeout=CLOSE_SECONDS / 5)
         for task in self.tasks:
             task.cancel()

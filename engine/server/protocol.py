@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, St
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
 from engine.server.body import json_kind
+from engine.structured_outputs import StructuredOutputsParams
 
 MAX_ERRORS = 10
 MAX_ERROR_LENGTH = 160
@@ -37,6 +38,13 @@ class Body(BaseModel):
 class StreamOptions(Body):
     include_usage: Bool = False
     continuous_usage_stats: Bool = False
+
+
+class ResponseFormat(Body):
+    """``json_schema``: name, description, schema and strict; an answer is always held to ``schema``."""
+
+    type: Text
+    json_schema: dict[str, Any] | None = None
 
 
 class GenerationRequest(Body):
@@ -69,8 +77,22 @@ class GenerationRequest(Body):
     cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
     return_token_ids: Bool = False
     return_tokens_as_token_ids: Bool = False
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_whitespace_pattern: Text | None = None
 
-    def sampling(self, *, logprobs: int | None, prompt_logprobs: int | None, max_tokens: int | None) -> SamplingParams:
+    def sampling(
+        self,
+        *,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
+        max_tokens: int | None,
+        structured_outputs: StructuredOutputsParams | None = None,
+    ) -> SamplingParams:
         """Not validated yet: the vocabulary is not known here. Raises ``RequestError`` for a bias without a number."""
         return SamplingParams(
             n=self.n,
@@ -92,6 +114,7 @@ class GenerationRequest(Body):
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             skip_special_tokens=self.skip_special_tokens,
+            structured_outputs=structured_outputs,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, RequestError
+from engine.grammar.checker import Checker
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -22,8 +23,8 @@ SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in
 class ServerState:
     """``chat_template``: replaces the model's own. ``served_name``: the model name that requests use.
     ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
-    answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``started``:
-    seconds since the epoch."""
+    answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``checker``: of
+    the forms that answers shall have. ``started``: seconds since the epoch."""
 
     ignore_unknown_fields: bool = False
     chat_template: str | None = None
@@ -36,6 +37,7 @@ class ServerState:
     active: set[asyncio.Task[object]] = field(default_factory=set)
     stopping: bool = False
     aborting: bool = False
+    checker: Checker = field(default_factory=Checker)
     started: int = field(default_factory=lambda: int(time.time()))
 
     def fill(self, engine: AsyncEngine, tokenizer: Tokenizer, metrics: Metrics, name: str, longest: int) -> None:

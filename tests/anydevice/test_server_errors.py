@@ -183,8 +183,8 @@ def test_unknown_and_unsupported_fields(server):
     assert "max_tokens" in error["message"]
     error_of(server.chat(stream=True, stream_options={"include_usages": True}), 400, "stream_options.include_usages")
     error_of(server.chat(messages=[{"role": "user", "content": "x", "weight": 1}]), 400, "messages[0].weight")
-    unsupported = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}, "best_of": 3}
-    unsupported |= {"use_beam_search": True, "structured_outputs": {"regex": "a"}, "suffix": "x"}
+    unsupported = {"tools": [{"type": "function"}], "structural_tag": {"type": "x"}, "best_of": 3}
+    unsupported |= {"use_beam_search": True, "suffix": "x"}
     for name, value in unsupported.items():
         error = error_of(server.completion(**{name: value}), 400, name)
         assert "not supported yet" in error["message"]

@@ -101,8 +101,9 @@ def test_no_field_is_suggested_that_is_refused_or_far(name):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("guided_json", "schema"), ("best_of", "use n"), ("logits_processors", "logit_bias"), ("tools", "not built")],
-)
+    [("guided_decoding_backend", "llguidance"), ("best_of", "use n"), ("logits_processors", "logit_bias"),
+     ("tools", "not built")],
+)  # fmt: skip
 def test_a_known_field_is_refused_with_its_reason(name, reason):
     message = refused(chat, **{name: [{"a": 1}]}).message
     assert message.startswith(f"{name} is not supported yet: ") and reason in message
@@ -158,7 +159,7 @@ def test_every_sampling_field_arrives():
     for name, value in given.items():
         assert getattr(params, name) == ({5: 1.5} if name == "logit_bias" else value), name
     rest = set(SamplingParams.__struct_fields__) - set(given)
-    assert rest == {"logprobs", "prompt_logprobs"}
+    assert rest == {"logprobs", "prompt_logprobs", "structured_outputs"}
     assert sampling(completion(seed=-1)).seed is None and sampling(completion()).max_tokens is None
 
 

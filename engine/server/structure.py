@@ -1,0 +1,109 @@
+"""From the fields that ask for a form of the answer to one wish, checked before anything is scheduled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from engine.errors import RequestError
+from engine.grammar.contract import GrammarError
+from engine.server.fields import unknown_name
+from engine.server.protocol import GenerationRequest, ResponseFormat
+from engine.server.state import ServerState
+from engine.structured_outputs import StructuredOutputsParams
+
+CHECK_S = 5.0
+_OLDER = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+_BLANKS = "guided_whitespace_pattern"
+
+
+def read_structure(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """What ``body`` asks for, ``None`` for free text. Raises ``RequestError`` naming the field at fault."""
+    wish = _wish(body)
+    if wish is None:
+        return None
+    place, given, names = wish
+    try:
+        return msgspec.convert(given, StructuredOutputsParams).validate()
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`").partition("[")[0]
+        where = names.get(name, place)
+        raise RequestError(f"{where}: {reason}", where) from None
+    except RequestError as error:
+        where = names.get(error.param or "", place)
+        raise RequestError(f"{where}: {error.message}", where) from None
+
+
+async def check_structure(state: ServerState, body: GenerationRequest, wanted: StructuredOutputsParams | None) -> None:
+    """Raises ``RequestError`` naming the field: 400 for a form that cannot be compiled in the time there is, 503 while
+    too many others are being looked at."""
+    if wanted is None:
+        return
+    wish = _wish(body)
+    assert wish is not None
+    where = wish[2][wanted.form]
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await asyncio.wrap_future(state.checker.submit(wanted))
+    except GrammarError as error:
+        raise RequestError(f"{where}: {error}", where) from None
+    except TimeoutError:
+        raise RequestError("Too many forms of answers are being compiled; try again in a moment.", where, 503) from None
+
+
+def _wish(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+    """(field, arguments of ``StructuredOutputsParams``, its names → what the client calls them)."""
+    found = [wish for wish in (_format(body.response_format), _current(body), _former(body)) if wish is not None]
+    if len(found) > 1:
+        first, second = (place for place, *_ in found[:2])
+        raise RequestError(f"{second} cannot be given together with {first}; leave one of them out.", second)
+    return found[0] if found else None
+
+
+def _format(given: ResponseFormat | None) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+    place = "response_format"
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return place, {"json_object": True}, {"json_object": place}
+    if given.type != "json_schema":
+        raise RequestError(
+            f"response_format.type is {given.type[:50]!r}; text, json_object and json_schema are supported.", place
+        )
+    inside = f"{place}.json_schema"
+    inner = given.json_schema or {}
+    _check_names(inner, ("name", "description", "schema", "strict"), inside)
+    if inner.get("schema") is None:
+        raise RequestError(f"response_format of type json_schema needs {inside}.schema.", place)
+    return place, {"json": inner["schema"]}, {"json": f"{inside}.schema"}
+
+
+def _current(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+    place, given = "structured_outputs", body.structured_outputs
+    if given is None:
+        return None
+    names = StructuredOutputsParams.__struct_fields__
+    _check_names(given, names, place)
+    kept = {name: value for name, value in given.items() if value is not None}
+    return place, kept, {name: f"{place}.{name}" for name in names}
+
+
+def _former(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+    given = {new: (old, getattr(body, old)) for old, new in _OLDER.items() if getattr(body, old) is not None}
+    blanks = body.guided_whitespace_pattern
+    if not given:
+        if blanks is not None:
+            raise RequestError(f"{_BLANKS} goes with guided_json.", _BLANKS)
+        return None
+    names = {new: old for new, (old, _) in given.items()} | {"whitespace_pattern": _BLANKS}
+    values = {new: value for new, (_, value) in given.items()} | {"whitespace_pattern": blanks}
+    return next(iter(names.values())), values, names
+
+
+def _check_names(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    for name in given:
+        if name not in known:
+            raise RequestError(unknown_name(name, known, f"{place}."), f"{place}.{name}"[:200])
