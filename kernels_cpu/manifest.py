@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels_cpu.predicates import ALIKE, MIXED, SINGLE, emulated, float_cache, uncapped, unscaled
+from kernels_cpu.predicates import ALIKE, MIXED, SINGLE, emulated, float_cache, paired, uncapped, unscaled
 from kernels_cpu.rows import attention, blocks, dense, small
 from platforms.contract import FusionOffer, Kernel, all_of, always
 
@@ -18,7 +18,11 @@ KERNELS: tuple[Kernel, ...] = (
     *small.ROWS,
     _row("attention", "torch_grouped", "attention", accepts=all_of(ALIKE, float_cache(1), unscaled(5), uncapped)),
     _row(
-        "linear", "torch_transposed", "linear", accepts=all_of(ALIKE, emulated(False)), pack="kernels_cpu.linear:pack"
+        "linear",
+        "torch_transposed",
+        "linear",
+        accepts=all_of(ALIKE, emulated(False), paired),
+        pack="kernels_cpu.linear:pack",
     ),
     _row("rms_norm", "torch_fused", "norm", accepts=SINGLE),
     _row("rotary_kv_write", "torch_inplace", "rotary", accepts=all_of(MIXED, float_cache(4), unscaled(6))),

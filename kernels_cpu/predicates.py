@@ -34,6 +34,14 @@ def emulated(wanted: bool) -> Predicate:
     return check
 
 
+def paired(profile: DeviceProfile, facts: Facts) -> Verdict:
+    """Columns of 16 bits are even in number: torch's library takes them in pairs, and what lies behind an odd row times
+    zero, which of NaN is NaN."""
+    shape = (facts.get("call_shapes") or ((0,),))[0]
+    odd = facts.get("call_dtype") != "float32" and isinstance(shape[-1], int) and shape[-1] % 2 == 1
+    return Verdict(not odd, f"{shape[-1]} columns" + (", needs an even number in 16 bits" if odd else ""))
+
+
 def unscaled(inputs: int) -> Predicate:
     """The call has no scales of keys and values behind its ``inputs``."""
 

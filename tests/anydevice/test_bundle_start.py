@@ -91,7 +91,7 @@ def test_one_that_fits_is_in_the_table_and_nothing_was_missed(
     core = start()
     core.close()
     rows = {row[0]: row[1:] for row in core.info.summary}
-    assert rows["kernel bundle"] == ("1 forms", str(tmp_path / "bundle"))
+    assert rows["kernel bundle"] == ("1 form", str(tmp_path / "bundle"))
 
 
 def test_one_for_another_device_is_a_line_and_under_force_the_end(
