@@ -22,10 +22,10 @@ def serve(given: dict[str, Given]) -> int:
 
 
 def _run(given: dict[str, Given], socket: Any) -> int:
-    import asyncio
+    import uvloop
 
     from engine.server.lifecycle import Lifecycle
     from engine.server.logs import configure_logging
 
     configure_logging()
-    return asyncio.run(Lifecycle(given, socket).run())
+    return uvloop.run(Lifecycle(given, socket).run())

@@ -24,6 +24,10 @@ namespace {
 // costs about half a microsecond where nobody wants it; the sum lasts longer than what a server does between two steps.
 constexpr int SPINS = 256, YIELDS = 1024, PAUSES = 8;
 
+// Between so many calls a member gives way, when it holds no work that others wait for: whoever wants its CPU then takes
+// it at a time that costs the team least, rather than in the middle of a piece.
+constexpr int CALLS = 4;
+
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -57,37 +61,74 @@ struct alignas(64) Signal {
 };
 
 struct Team {
+  // Where a run is: the number of its call, how many members are inside that, and whether the run is over. A call is
+  // over when the last member leaves it, and a member leaves it when no work is left to take; so one that was kept from
+  // its CPU is waited for only while it holds a piece of work, and passes over the calls that went on without it.
+  static constexpr uint64_t CALL = uint64_t{1} << 32, CLOSED = uint64_t{1} << 31, INSIDE = CLOSED - 1;
+  alignas(64) std::atomic<uint64_t> gate{CLOSED};
   Signal begun, met;
-  alignas(64) std::atomic<int> arrived{0};
-  alignas(64) std::atomic<int64_t> ticket{0};
+  struct alignas(64) {
+    std::atomic<int64_t> next{0};
+  } tickets[2];  // of calls with even and with odd numbers
   const Call* calls = nullptr;
-  int64_t count = 0;
-  bool stopping = false, lost = false;
+  uint32_t first = 0, count = 0;  // numbers of the calls of this run
+  std::atomic<bool> stopping{false};
+  bool lost = false;
   std::vector<Member> members;
   std::vector<pthread_t> threads;
   std::vector<int> cpus;
 
-  // The last to arrive gives out tickets anew and lets the others go on.
-  void meet() {
-    const uint32_t seen = met.value.load(std::memory_order_acquire);
-    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == int(members.size())) {
-      arrived.store(0, std::memory_order_relaxed);
-      ticket.store(0, std::memory_order_relaxed);
-      met.change();
-    } else {
-      met.wait_past(seen);
+  bool change(uint64_t& seen, uint64_t next) {
+    return gate.compare_exchange_weak(seen, next, std::memory_order_acq_rel, std::memory_order_acquire);
+  }
+
+  void open(const Call* own, uint32_t total) {
+    calls = own;
+    count = total;
+    first = uint32_t(gate.load(std::memory_order_relaxed) / CALL);
+    gate.store(first * CALL, std::memory_order_release);
+  }
+
+  // Until the run is over.
+  void work(Member& member) {
+    uint64_t now = gate.load(std::memory_order_acquire);
+    int done = 0;
+    while (!(now & CLOSED)) {
+      if (!change(now, now + 1)) continue;
+      const uint32_t number = uint32_t(now / CALL);
+      const Call& call = calls[uint32_t(number - first)];
+      member.ticket = &tickets[number % 2].next;
+      call.body(call, member);
+      now = leave(number);
+      if (++done % CALLS == 0 && members.size() > 1) sched_yield();
     }
   }
 
-  // A member may still leave the last barrier of a run while the caller says what the next one is.
-  void work(Member& member) {
-    const Call* const own = calls;
-    for (int64_t i = 0, last = count; i < last; ++i) {
-      own[i].body(own[i], member);
-      if (member.count > 1)
-        meet();
-      else
-        ticket.store(0, std::memory_order_relaxed);
+  // The state once the call is over.
+  uint64_t leave(uint32_t number) {
+    uint64_t now = gate.load(std::memory_order_acquire);
+    while (true) {
+      if ((now & INSIDE) > 1) {
+        const uint32_t seen = met.value.load(std::memory_order_acquire);
+        if (!change(now, now - 1)) continue;
+        return past(number, seen);
+      }
+      tickets[(number + 1) % 2].next.store(0, std::memory_order_relaxed);
+      const uint32_t next = number + 1;
+      const uint64_t then = next * CALL | (uint32_t(next - first) == count ? CLOSED : 0);
+      if (!change(now, then)) continue;
+      met.change();
+      return then;
+    }
+  }
+
+  // Waits for those who are still inside. `seen`: of `met`, before this member left.
+  uint64_t past(uint32_t number, uint32_t seen) {
+    while (true) {
+      const uint64_t now = gate.load(std::memory_order_acquire);
+      if (uint32_t(now / CALL) != number) return now;
+      met.wait_past(seen);
+      seen = met.value.load(std::memory_order_acquire);
     }
   }
 };
@@ -171,7 +212,7 @@ int start(int count, const int* cpus) {
       stop();
       return ENOMEM;
     }
-    team->members[i] = {i, count, static_cast<char*>(scratch), &team->ticket};
+    team->members[i] = {i, count, static_cast<char*>(scratch), nullptr};
   }
   for (int i = 1; i < count; ++i) {
     pthread_t thread;
@@ -233,8 +274,7 @@ extern "C" void engine_run(const engine::Call* calls, int64_t count) {
   std::lock_guard<std::mutex> alone(engine::running);
   if (engine::team->lost) engine::renew();
   engine::Team& team = *engine::team;
-  team.calls = calls;
-  team.count = count;
+  team.open(calls, uint32_t(count));
   const engine::Visit visit(team.cpus);
   if (team.members.size() > 1) team.begun.change();
   team.work(team.members[0]);
