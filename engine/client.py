@@ -14,7 +14,7 @@ from engine.errors import EngineDeadError, RequestError, UserError
 from engine.expand import expand, seeds_from
 from engine.generation import CoreInfo, Delta
 from engine.grammar.vocabulary import vocabulary_of
-from engine.messages import Abort, Add, Failed, Learn, Outputs, Ping, Pong, Progress, Ready, Rejected
+from engine.messages import Abort, Add, Failed, Learn, Outputs, Progress, Ready, Rejected
 from engine.outputs import OutputProcessor
 from engine.sampling_params import SamplingParams
 from engine.streams import Stream
@@ -47,7 +47,6 @@ class AsyncEngine:
         self._streams: dict[int, tuple[str, Stream]] = {}
         self._choices: dict[str, Stream] = {}
         self._endings: dict[str, _Ending] = {}
-        self._pings: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._taught = False
         self._seeds = seeds_from(seed)
@@ -123,16 +122,10 @@ class AsyncEngine:
             if name == request_id and stream.open:
                 self._process.send(Abort(sorted(stream.open)))
 
-    async def ping(self, timeout: float) -> None:
-        """Return when the core's loop has answered. Raises ``TimeoutError`` or ``EngineDeadError``."""
-        self._check_alive()
-        self._number += 1
-        answer = self._pings[self._number] = asyncio.get_running_loop().create_future()
-        try:
-            self._process.send(Ping(self._number))
-            await asyncio.wait_for(answer, timeout)
-        finally:
-            del self._pings[self._number]
+    def trouble(self, patience: float) -> str | None:
+        """Why a living core is not fit to serve, if so: it does not run, or a step takes longer than ``patience``
+        seconds."""
+        return self._process.pulse.trouble(patience)
 
     async def close(self, timeout: float = 10.0) -> None:
         """End the core, by force after ``timeout`` seconds. What is under way raises ``EngineDeadError``."""
@@ -199,10 +192,6 @@ class AsyncEngine:
                 if stream is not None:
                     stream.open.clear()
                     stream.fail(RequestError(text, param, status))
-            case Pong(number):
-                answer = self._pings.get(number)
-                if answer is not None and not answer.done():
-                    answer.set_result(None)
             case Failed(text):
                 self._die(text)
 
@@ -246,9 +235,6 @@ class AsyncEngine:
         self.errored = EngineDeadError(reason)
         for _, stream in self._streams.values():
             stream.fail(EngineDeadError(reason))
-        for answer in self._pings.values():
-            if not answer.done():
-                answer.set_exception(EngineDeadError(reason))
 
 
 class _Ending(NamedTuple):

@@ -164,7 +164,9 @@ GENERATOR_GRAPHS = "triton.cudagraphs"
 GENERATOR_VARIABLES = ("TORCHINDUCTOR_", "TRITON_", "ATEN_CPU_CAPABILITY", "CXX")
 """How variables begin that code generators read their own settings from."""
 
-VARIABLES: Mapping[str, str] = MappingProxyType({"VLLM_TARGET_DEVICE": "ENGINE_PLATFORM"})
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {"VLLM_TARGET_DEVICE": "ENGINE_PLATFORM", "VLLM_ENGINE_ITERATION_TIMEOUT_S": "ENGINE_ITERATION_TIMEOUT"}
+)
 """Variables that have another name here."""
 
 VARIABLES_NOT_TAKEN: Mapping[str, str] = MappingProxyType(

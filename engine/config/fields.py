@@ -146,6 +146,8 @@ FIELDS: tuple[Field, ...] = (
           10.0),
     Field("server.shutdown_timeout", k.PATIENCE, SERVER, "how long a stop waits for running requests",
           ("--shutdown-timeout",), 30.0),
+    Field("server.iteration_timeout", k.INTERVAL, SERVER, "a step that takes longer turns /health to 503; a core that "
+          "does not run at all does so within 5 s", ("--iteration-timeout",), 30.0),
     Field("server.ignore_unknown_fields", k.SWITCH, SERVER, "accept request fields nobody knows, with a log line",
           ("--ignore-unknown-fields",), False),
 )

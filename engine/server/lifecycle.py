@@ -8,8 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -18,10 +17,10 @@ from engine.client import AsyncEngine
 from engine.config import value_of
 from engine.errors import EngineDeadError
 from engine.server.app import make_app
-from engine.server.health import Heartbeat
 from engine.server.logs import StatsLog
 from engine.server.start import start_engine
 from engine.server.state import ServerState
+from engine.server.web import WebServer
 
 if TYPE_CHECKING:
     from engine.plan_values import Given
@@ -35,20 +34,15 @@ SAME_SIGNAL_SECONDS = 1.0
 logger = logging.getLogger("engine.server")
 
 
-class WebServer(uvicorn.Server):
-    """Leaves signals to ``Lifecycle``."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 class Lifecycle:
     """``socket``: already listening. Requests are answered at once, with 503 until the model is there."""
 
     def __init__(self, given: dict[str, Given], listener: socket.socket) -> None:
         self.given, self.listener = given, listener
-        self.state = ServerState(ignore_unknown_fields=self._of("server.ignore_unknown_fields"))
+        self.state = ServerState(
+            ignore_unknown_fields=self._of("server.ignore_unknown_fields"),
+            step_patience=self._of("server.iteration_timeout"),
+        )
         app = make_app(self.state, self._of("server.api_key"), self._of("server.root_path") or "")
         self.web = WebServer(
             uvicorn.Config(
@@ -88,8 +82,6 @@ class Lifecycle:
             await self._end(web)
 
     async def _serve(self, engine: AsyncEngine, web: asyncio.Task[None]) -> int:
-        self.state.heartbeat = Heartbeat(engine)
-        self._spawn(self.state.heartbeat.run())
         if not self._of("server.disable_log_stats"):
             self._spawn(StatsLog(lambda: engine.stats, self._of("server.log_stats_interval")).run())
         dead = self._spawn(engine.dead.wait())

@@ -12,7 +12,6 @@ from engine.grammar.checker import Checker
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
-    from engine.server.health import Heartbeat
     from engine.server.metrics import Metrics
     from engine.tokenizer import Tokenizer
 
@@ -21,18 +20,18 @@ SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in
 
 @dataclass
 class ServerState:
-    """``chat_template``: replaces the model's own. ``served_name``: the model name that requests use.
-    ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
-    answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``checker``: of
-    the forms that answers shall have. ``started``: seconds since the epoch."""
+    """``step_patience``: seconds one step may take. ``chat_template``: replaces the model's own. ``served_name``: the
+    model name that requests use. ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens.
+    ``active``: tasks of requests being answered. ``stopping``: no new request is taken; ``aborting``: those being
+    answered are ended, too. ``checker``: of the forms that answers shall have. ``started``: seconds since the epoch."""
 
     ignore_unknown_fields: bool = False
+    step_patience: float = 30.0
     chat_template: str | None = None
     served_name: str = ""
     engine: AsyncEngine | None = None
     tokenizer: Tokenizer | None = None
     metrics: Metrics | None = None
-    heartbeat: Heartbeat | None = None
     max_prompt_bytes: int = 0
     active: set[asyncio.Task[object]] = field(default_factory=set)
     stopping: bool = False

@@ -234,6 +234,16 @@ def test_H_SRV_03_engine_dead():
         assert "SIGKILL" in process.said()[1]
 
 
+def test_H_SRV_03_engine_stopped_and_continued():
+    with started() as process:
+        process.until_ready()
+        core = process.core()
+        os.kill(core, signal.SIGSTOP)
+        wait(lambda: process.health() == 503, 5)
+        os.kill(core, signal.SIGCONT)
+        wait(lambda: process.health() == 200, 5)
+
+
 def test_H_SRV_01_api_process_killed_hard():
     with started(step_s=0.02) as process:
         process.until_ready()
