@@ -16,7 +16,7 @@ from engine.generation import CoreInfo, Delta
 from engine.grammar.vocabulary import vocabulary_of
 from engine.messages import Abort, Add, Failed, Learn, Outputs, Progress, Ready, Rejected
 from engine.outputs import OutputProcessor
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import CAPS, Caps, SamplingParams
 from engine.streams import Stream
 
 if TYPE_CHECKING:
@@ -33,10 +33,18 @@ class AsyncEngine:
 
     ``info``: what the core said of itself. ``stats``: its state after the latest step. ``on_step``: told the tokens of
     each step once. ``dead``: set when the core has ended although nobody closed it; ``errored`` then says why.
-    ``seed``: what the seeds of requests that bring none are made from; without it they are fresh.
+    ``seed``: what the seeds of requests that bring none are made from; without it they are fresh. ``caps``: the most
+    that one request may ask for.
     """
 
-    def __init__(self, process: CoreProcess, info: CoreInfo, tokenizer: Tokenizer, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        process: CoreProcess,
+        info: CoreInfo,
+        tokenizer: Tokenizer,
+        seed: int | None = None,
+        caps: Caps = CAPS,
+    ) -> None:
         self.info = info
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
         self.on_step: Callable[[int], None] = lambda tokens: None
@@ -50,6 +58,7 @@ class AsyncEngine:
         self._number = 0
         self._taught = False
         self._seeds = seeds_from(seed)
+        self._caps = caps
         self._listener = asyncio.create_task(self._listen(), name="engine-listener")
 
     @classmethod
@@ -60,6 +69,7 @@ class AsyncEngine:
         *,
         factory: str = DEFAULT_FACTORY,
         report: Callable[[str], None] = lambda text: None,
+        caps: Caps = CAPS,
     ) -> AsyncEngine:
         """Start a core and wait until it is ready. ``report`` gets its lines on the way.
 
@@ -68,7 +78,7 @@ class AsyncEngine:
         """
         process = CoreProcess.start(given, factory)
         try:
-            return cls(process, await _ready(process, report), tokenizer, value_of(given, "model.seed"))
+            return cls(process, await _ready(process, report), tokenizer, value_of(given, "model.seed"), caps)
         except BaseException:
             await process.stop(timeout=0)
             raise
@@ -92,6 +102,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         on_times: Callable[[Times], None] = lambda times: None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
 
@@ -99,7 +110,8 @@ class AsyncEngine:
         ends the generation in the core at once. Raises ``RequestError`` here for what can be seen in the request
         itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
         ended or ends. Nothing runs before the first delta is asked for. ``on_times`` is told once per choice when the
-        core has ended it, which for a stop string comes after the last delta.
+        core has ended it, which for a stop string comes after the last delta. ``timeout``: seconds after which what is
+        not finished fails with ``RequestError`` (504).
         """
         self._check_alive()
         self._number += 1
@@ -113,8 +125,9 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             seeds=self._seeds,
+            caps=self._caps,
         )
-        return self._generate(self._number, request_id, requests, on_times)
+        return self._generate(self._number, request_id, requests, on_times, timeout)
 
     def abort(self, request_id: str) -> None:
         """End a generation; its consumer gets what there is, with the finish reason ``abort``."""
@@ -135,7 +148,12 @@ class AsyncEngine:
         await self._process.stop(timeout)
 
     async def _generate(
-        self, number: int, name: str, requests: list[Request], on_times: Callable[[Times], None]
+        self,
+        number: int,
+        name: str,
+        requests: list[Request],
+        on_times: Callable[[Times], None],
+        timeout: float | None,
     ) -> AsyncGenerator[Delta, None]:
         self._check_alive()
         stream = Stream(request.id for request in requests)
@@ -147,12 +165,18 @@ class AsyncEngine:
         if requests[0].params.structured_outputs is not None and not self._taught:
             self._process.send(Learn(vocabulary_of(self._tokenizer, self.info.vocab_size)))
             self._taught = True
+        late = None
+        if timeout is not None:
+            error = RequestError("The request was not finished in the time it may take (--request-timeout).", None, 504)
+            late = asyncio.get_running_loop().call_later(timeout, stream.fail, error)
         try:
             self._process.send(Add(requests))
             while not stream.ended:
                 for delta in await stream.take():
                     yield delta
         finally:
+            if late is not None:
+                late.cancel()
             del self._streams[number]
             for request in requests:
                 self._processor.drop(request.id)

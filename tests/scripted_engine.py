@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import uvicorn
 
 from engine.batch import FinishReason, Output, Request, Stats, Times, TokenLogprobs
 from engine.client import AsyncEngine
@@ -22,6 +21,7 @@ from engine.errors import EngineDeadError
 from engine.generation import CoreInfo
 from engine.messages import Abort, Add, Outputs, Rejected
 from engine.server.app import make_app
+from engine.server.limits import Limits
 from engine.server.listen import listen, url
 from engine.server.metrics import Metrics
 from engine.server.state import ServerState, longest_token
@@ -164,7 +164,7 @@ class PlayedCore:
 
 @dataclass
 class Scripted:
-    """A running server. ``core``, ``engine`` and ``state`` belong to its loop: use ``call``."""
+    """A running server. ``core``, ``engine``, ``state`` and ``web`` belong to its loop: use ``call``."""
 
     url: str
     tokenizer: Tokenizer
@@ -172,6 +172,7 @@ class Scripted:
     loop: asyncio.AbstractEventLoop
     core: PlayedCore
     engine: AsyncEngine
+    web: WebServer
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -218,16 +219,16 @@ def serving(
     api_keys: list[str] | None = None,
     ignore_unknown_fields: bool = False,
     filled: bool = True,
+    limits: Limits | None = None,
+    slots: int = 10**6,
+    **options: Any,
 ) -> Iterator[Scripted]:
-    """``filled``: false stops before the model is there."""
+    """``filled``: false stops before the model is there. ``options``: of ``make_app``."""
+    limits = limits or Limits()
     tokenizer = chat_tokenizer(template)
-    state = ServerState(ignore_unknown_fields=ignore_unknown_fields)
+    state = ServerState(ignore_unknown_fields=ignore_unknown_fields, limits=limits)
     listener = listen("127.0.0.1", 0)
-    web = WebServer(
-        uvicorn.Config(
-            make_app(state, api_keys), log_config=None, log_level="warning", lifespan="off", access_log=False
-        )
-    )
+    web = WebServer(make_app(state, api_keys, **options), idle_seconds=limits.idle_seconds)
     ready: list[Scripted] = []
     begun = threading.Event()
 
@@ -247,11 +248,12 @@ def serving(
             graph_mode="NONE",
             summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],
+            max_num_seqs=slots,
         )
-        engine = AsyncEngine(core, info, tokenizer)  # type: ignore[arg-type]
+        engine = AsyncEngine(core, info, tokenizer, caps=limits.caps)  # type: ignore[arg-type]
         if filled:
             state.fill(engine, tokenizer, Metrics(info, MODEL, lambda: engine.stats), MODEL, longest_token(tokenizer))
-        ready.append(Scripted(url(listener), tokenizer, state, asyncio.get_running_loop(), core, engine))
+        ready.append(Scripted(url(listener), tokenizer, state, asyncio.get_running_loop(), core, engine, web))
         begun.set()
         await web.serve([listener])
         await engine.close(1)

@@ -7,16 +7,41 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from email.utils import formatdate
+from functools import partial
+from ssl import SSLContext
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.server import ServerState
+
+from engine.server.connection import Connection
 
 
 class WebServer(uvicorn.Server):
     """Leaves signals to ``Lifecycle``. Nothing in here runs while nothing happens."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        idle_seconds: float = 60.0,
+        keep_alive_seconds: float = 65.0,
+        tls: SSLContext | None = None,
+    ) -> None:
         self._exit = asyncio.Event()
+        config = uvicorn.Config(
+            app,
+            http=partial(Connection, idle_seconds=idle_seconds),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            timeout_keep_alive=keep_alive_seconds,  # type: ignore[arg-type]
+        )
+        config.load()
+        config.ssl = tls
         super().__init__(config)
         self.server_state = DatedState()
 
