@@ -14,9 +14,9 @@ from engine.errors import EngineDeadError, RequestError, UserError
 from engine.expand import expand, seeds_from
 from engine.generation import CoreInfo, Delta
 from engine.grammar.vocabulary import vocabulary_of
-from engine.messages import Abort, Add, Failed, Learn, Outputs, Ping, Pong, Progress, Ready, Rejected
+from engine.messages import Abort, Add, Failed, Learn, Outputs, Progress, Ready, Rejected
 from engine.outputs import OutputProcessor
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import CAPS, Caps, SamplingParams
 from engine.streams import Stream
 
 if TYPE_CHECKING:
@@ -33,10 +33,18 @@ class AsyncEngine:
 
     ``info``: what the core said of itself. ``stats``: its state after the latest step. ``on_step``: told the tokens of
     each step once. ``dead``: set when the core has ended although nobody closed it; ``errored`` then says why.
-    ``seed``: what the seeds of requests that bring none are made from; without it they are fresh.
+    ``seed``: what the seeds of requests that bring none are made from; without it they are fresh. ``caps``: the most
+    that one request may ask for.
     """
 
-    def __init__(self, process: CoreProcess, info: CoreInfo, tokenizer: Tokenizer, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        process: CoreProcess,
+        info: CoreInfo,
+        tokenizer: Tokenizer,
+        seed: int | None = None,
+        caps: Caps = CAPS,
+    ) -> None:
         self.info = info
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
         self.on_step: Callable[[int], None] = lambda tokens: None
@@ -47,10 +55,10 @@ class AsyncEngine:
         self._streams: dict[int, tuple[str, Stream]] = {}
         self._choices: dict[str, Stream] = {}
         self._endings: dict[str, _Ending] = {}
-        self._pings: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._taught = False
         self._seeds = seeds_from(seed)
+        self._caps = caps
         self._listener = asyncio.create_task(self._listen(), name="engine-listener")
 
     @classmethod
@@ -61,6 +69,7 @@ class AsyncEngine:
         *,
         factory: str = DEFAULT_FACTORY,
         report: Callable[[str], None] = lambda text: None,
+        caps: Caps = CAPS,
     ) -> AsyncEngine:
         """Start a core and wait until it is ready. ``report`` gets its lines on the way.
 
@@ -69,7 +78,7 @@ class AsyncEngine:
         """
         process = CoreProcess.start(given, factory)
         try:
-            return cls(process, await _ready(process, report), tokenizer, value_of(given, "model.seed"))
+            return cls(process, await _ready(process, report), tokenizer, value_of(given, "model.seed"), caps)
         except BaseException:
             await process.stop(timeout=0)
             raise
@@ -93,6 +102,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         on_times: Callable[[Times], None] = lambda times: None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
 
@@ -100,7 +110,8 @@ class AsyncEngine:
         ends the generation in the core at once. Raises ``RequestError`` here for what can be seen in the request
         itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
         ended or ends. Nothing runs before the first delta is asked for. ``on_times`` is told once per choice when the
-        core has ended it, which for a stop string comes after the last delta.
+        core has ended it, which for a stop string comes after the last delta. ``timeout``: seconds after which what is
+        not finished fails with ``RequestError`` (504).
         """
         self._check_alive()
         self._number += 1
@@ -114,8 +125,9 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             seeds=self._seeds,
+            caps=self._caps,
         )
-        return self._generate(self._number, request_id, requests, on_times)
+        return self._generate(self._number, request_id, requests, on_times, timeout)
 
     def abort(self, request_id: str) -> None:
         """End a generation; its consumer gets what there is, with the finish reason ``abort``."""
@@ -123,16 +135,10 @@ class AsyncEngine:
             if name == request_id and stream.open:
                 self._process.send(Abort(sorted(stream.open)))
 
-    async def ping(self, timeout: float) -> None:
-        """Return when the core's loop has answered. Raises ``TimeoutError`` or ``EngineDeadError``."""
-        self._check_alive()
-        self._number += 1
-        answer = self._pings[self._number] = asyncio.get_running_loop().create_future()
-        try:
-            self._process.send(Ping(self._number))
-            await asyncio.wait_for(answer, timeout)
-        finally:
-            del self._pings[self._number]
+    def trouble(self, patience: float) -> str | None:
+        """Why a living core is not fit to serve, if so: it does not run, or a step takes longer than ``patience``
+        seconds."""
+        return self._process.pulse.trouble(patience)
 
     async def close(self, timeout: float = 10.0) -> None:
         """End the core, by force after ``timeout`` seconds. What is under way raises ``EngineDeadError``."""
@@ -142,7 +148,12 @@ class AsyncEngine:
         await self._process.stop(timeout)
 
     async def _generate(
-        self, number: int, name: str, requests: list[Request], on_times: Callable[[Times], None]
+        self,
+        number: int,
+        name: str,
+        requests: list[Request],
+        on_times: Callable[[Times], None],
+        timeout: float | None,
     ) -> AsyncGenerator[Delta, None]:
         self._check_alive()
         stream = Stream(request.id for request in requests)
@@ -154,12 +165,18 @@ class AsyncEngine:
         if requests[0].params.structured_outputs is not None and not self._taught:
             self._process.send(Learn(vocabulary_of(self._tokenizer, self.info.vocab_size)))
             self._taught = True
+        late = None
+        if timeout is not None:
+            error = RequestError("The request was not finished in the time it may take (--request-timeout).", None, 504)
+            late = asyncio.get_running_loop().call_later(timeout, stream.fail, error)
         try:
             self._process.send(Add(requests))
             while not stream.ended:
                 for delta in await stream.take():
                     yield delta
         finally:
+            if late is not None:
+                late.cancel()
             del self._streams[number]
             for request in requests:
                 self._processor.drop(request.id)
@@ -199,10 +216,6 @@ class AsyncEngine:
                 if stream is not None:
                     stream.open.clear()
                     stream.fail(RequestError(text, param, status))
-            case Pong(number):
-                answer = self._pings.get(number)
-                if answer is not None and not answer.done():
-                    answer.set_result(None)
             case Failed(text):
                 self._die(text)
 
@@ -246,9 +259,6 @@ class AsyncEngine:
         self.errored = EngineDeadError(reason)
         for _, stream in self._streams.values():
             stream.fail(EngineDeadError(reason))
-        for answer in self._pings.values():
-            if not answer.done():
-                answer.set_exception(EngineDeadError(reason))
 
 
 class _Ending(NamedTuple):

@@ -69,7 +69,6 @@ REMOVED: Mapping[str, str] = MappingProxyType(
         "device": "use --platform",
         "metrics": "GET /metrics needs no flag",
         "verbose": "use --log-stats-interval for more frequent statistics",
-        "max_prompt_length": "use --max-model-len",
         "debug_dump_path": "use -cc.debug_dump_path=FOLDER",
         "max_seq_len_to_capture": "use -cc.max_capture_size",
         "num_scheduler_steps": "the scheduler overlaps steps by itself",
@@ -107,7 +106,6 @@ NOT_BUILT: Mapping[str, str] = MappingProxyType(
         "distributed_executor_backend": "a model is served on one device",
         "generation_config": "requests bring their sampling; of generation_config.json only eos_token_id is read",
         "uvicorn_log_level": "the log holds warnings of the web server and the engine's own lines",
-        "enable_log_requests": "requests are not logged",
     }
 )
 """Options of what this engine cannot do → what it does."""
@@ -145,8 +143,7 @@ NO_EFFECT: Mapping[str, tuple[bool, str]] = MappingProxyType(
     {
         "trust_remote_code": (False, "no code of a checkpoint is run"),
         "no_trust_remote_code": (False, "no code of a checkpoint is run"),
-        "disable_log_requests": (False, "requests are not logged"),
-        "no_enable_log_requests": (False, "requests are not logged"),
+        "disable_log_requests": (False, "requests are logged only under --enable-log-requests"),
         "swap_space": (True, "preempted requests are recomputed; for more room use --kv-cache-memory-bytes"),
         "compilation.pass_config.eliminate_noops": (False, _NO_NOOPS),
         "compilation.pass_config.enable_noop": (False, _NO_NOOPS),
@@ -164,7 +161,14 @@ GENERATOR_GRAPHS = "triton.cudagraphs"
 GENERATOR_VARIABLES = ("TORCHINDUCTOR_", "TRITON_", "ATEN_CPU_CAPABILITY", "CXX")
 """How variables begin that code generators read their own settings from."""
 
-VARIABLES: Mapping[str, str] = MappingProxyType({"VLLM_TARGET_DEVICE": "ENGINE_PLATFORM"})
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "VLLM_TARGET_DEVICE": "ENGINE_PLATFORM",
+        "VLLM_ENGINE_ITERATION_TIMEOUT_S": "ENGINE_ITERATION_TIMEOUT",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "ENGINE_TIMEOUT_KEEP_ALIVE",
+        "VLLM_MAX_N_SEQUENCES": "ENGINE_MAX_N",
+    }
+)
 """Variables that have another name here."""
 
 VARIABLES_NOT_TAKEN: Mapping[str, str] = MappingProxyType(

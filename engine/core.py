@@ -105,6 +105,7 @@ class EngineCore:
                 summary=[(row.label, row.value, row.reason) for row in rows],
                 phases=phases.seconds,
                 policy=plan["scheduler.policy"],
+                max_num_seqs=plan["scheduler.max_num_seqs"],
                 built=self._worker.built,
                 loaded=self._worker.loaded,
             )

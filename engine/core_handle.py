@@ -17,6 +17,7 @@ import msgspec
 from engine.core_process import Arguments, main
 from engine.errors import EngineDeadError, UserError
 from engine.messages import FromCore, Hello, Stop, ToCore
+from engine.pulse import Pulse
 
 if TYPE_CHECKING:
     from engine.plan_values import Given
@@ -46,6 +47,7 @@ class CoreProcess:
         self._ending = asyncio.ensure_future(self._ended.wait())
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromCore)
+        self.pulse = Pulse()
         self._directory, address = _socket_place()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
@@ -53,7 +55,7 @@ class CoreProcess:
         self._socket.bind(address)
         bound = threading.current_thread() is threading.main_thread()
         self._process = multiprocessing.get_context("spawn").Process(
-            target=main, args=(Arguments(address, given, factory, bound),), name="engine-core"
+            target=main, args=(Arguments(address, given, factory, bound, self.pulse),), name="engine-core"
         )
         try:
             # The child inherits the mask: what comes before it ignores these signals must not end it.

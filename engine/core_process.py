@@ -24,8 +24,6 @@ from engine.messages import (
     Hello,
     Learn,
     Outputs,
-    Ping,
-    Pong,
     Progress,
     Ready,
     Rejected,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
     from engine.core import EngineCore
     from engine.plan_values import Given
+    from engine.pulse import Pulse
 
 LINGER_MS = 2000  # for the last word of a core that fails
 PR_SET_PDEATHSIG = 1
@@ -48,12 +47,13 @@ log = logging.getLogger(__name__)
 
 class Arguments(NamedTuple):
     """``address``: where the front end listens. ``factory``: ``module:attr``, called as ``EngineCore`` is.
-    ``bound``: the thread that starts the process lives as long as its process does."""
+    ``bound``: the thread that starts the process lives as long as its process does. ``pulse``: shows that it runs."""
 
     address: str
     given: dict[str, Given]
     factory: str
     bound: bool
+    pulse: Pulse
 
 
 def main(arguments: Arguments) -> None:
@@ -103,12 +103,13 @@ def die_with_parent(bound: bool) -> None:
 
 
 def _run(arguments: Arguments, link: _Link) -> int:
+    arguments.pulse.start()
     link.send(Hello())
     core = None
     try:
         core = _open(arguments, lambda text: link.send(Progress(text)))
         link.send(Ready(core.info))
-        _serve(core, link)
+        _serve(core, link, arguments.pulse)
         return 0
     except UserError as error:
         link.send(Failed(str(error), user=core is None))
@@ -155,9 +156,13 @@ class _Link:
                 log.warning("passed over a message that cannot be read: %s", error)
 
 
-def _serve(core: EngineCore, link: _Link) -> None:
+def _serve(core: EngineCore, link: _Link, pulse: Pulse) -> None:
     while True:
-        message = link.receive(block=not core.has_unfinished())
+        resting = not core.has_unfinished()
+        if resting:
+            pulse.rest()
+        message = link.receive(block=resting)
+        pulse.turn()
         outputs: list[Output] | None = None
         while message is not None:
             match message:
@@ -167,8 +172,6 @@ def _serve(core: EngineCore, link: _Link) -> None:
                     core.learn(vocabulary)
                 case Abort(ids):
                     outputs = (outputs or []) + core.abort(ids)
-                case Ping(number):
-                    link.send(Pong(number))
                 case Stop():
                     return
             message = link.receive(block=False)

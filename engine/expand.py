@@ -12,7 +12,7 @@ import msgspec
 
 from engine.batch import Request
 from engine.errors import RequestError
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import CAPS, Caps, SamplingParams
 from engine.scheduler_config import resolve_max_tokens
 
 MAX_PRIORITY = 2**31 - 1
@@ -32,6 +32,7 @@ def expand(
     priority: int = 0,
     cache_salt: str | None = None,
     seeds: Iterator[int | None] = NO_SEEDS,
+    caps: Caps = CAPS,
 ) -> list[Request]:
     """The ``params.n`` requests of one prompt, in order of their choice index.
 
@@ -41,7 +42,7 @@ def expand(
     ``arrival``: seconds of the monotonic clock, now by default. ``seeds``: gives one to each prompt that brings none.
     Raises ``RequestError`` naming the field that cannot be served.
     """
-    params = _checked(params, vocab_size)
+    params = _checked(params, vocab_size, caps)
     prompt = check_prompt(prompt_ids, vocab_size)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise RequestError(f"priority is {priority}; it must be from {-MAX_PRIORITY} to {MAX_PRIORITY}", "priority")
@@ -119,7 +120,7 @@ def check_priority(priority: int, policy: str) -> None:
         )
 
 
-def _checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
+def _checked(params: SamplingParams, vocab_size: int, caps: Caps) -> SamplingParams:
     """A validated copy. A struct does not check what its constructor is given, so the types are checked here."""
     fields: dict[str, Any] = msgspec.structs.asdict(params)
     fields["stop"] = [params.stop] if isinstance(params.stop, str) else _listed(params.stop)
@@ -132,7 +133,7 @@ def _checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
         raise RequestError(f"{name or 'a sampling parameter'}: {reason}", name) from None
     for stop in params.stop:
         _check_text(stop, "stop")
-    return params.validate(vocab_size)
+    return params.validate(vocab_size, caps)
 
 
 def _listed(value: Any) -> Any:

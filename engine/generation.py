@@ -28,8 +28,8 @@ class Delta(msgspec.Struct, frozen=True):
 
 class CoreInfo(msgspec.Struct, frozen=True):
     """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
-    table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler. ``built`` and ``loaded``:
-    functions that pieces were compiled into at this start, and that came from the cache."""
+    table. ``phases``: seconds per start-up phase, in order. ``policy``, ``max_num_seqs``: of the scheduler. ``built``
+    and ``loaded``: functions that pieces were compiled into at this start, and that came from the cache."""
 
     model_name: str
     model_path: str
@@ -45,5 +45,6 @@ class CoreInfo(msgspec.Struct, frozen=True):
     summary: list[tuple[str, str, str]]
     phases: list[tuple[str, float]]
     policy: str = "fcfs"
+    max_num_seqs: int = 1
     built: int = 0
     loaded: int = 0

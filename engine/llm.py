@@ -22,7 +22,7 @@ from engine.interrupt import deferred_interrupt
 from engine.outputs import OutputProcessor
 from engine.prompts import Prompt, at_prompt, read_conversations, read_params, read_prompts
 from engine.request_output import CompletionOutput, RequestOutput, positions
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import CAPS, Caps, SamplingParams
 from engine.streams import MergedDelta
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class LLM:
         path = resolve_model(value_of(given, "model.name")).path
         tokenizer = load_tokenizer(find_gguf(path, weights=not is_dummy(given)) or path)
         self._set_up(EngineCore(given, offline=True), tokenizer, template, value_of(given, "model.seed"))
+        self._caps = Caps(logprobs=value_of(given, "model.max_logprobs"))
 
     @classmethod
     def over(
@@ -71,6 +72,7 @@ class LLM:
         self._info = core.info
         self._numbers = itertools.count()
         self._seeds = seeds_from(seed)
+        self._caps = CAPS
         self._failure = "the engine was closed"
         self._busy = threading.Lock()
         self._checker: Checker | None = None
@@ -197,6 +199,7 @@ class LLM:
             priority=priority,
             cache_salt=prompt.cache_salt,
             seeds=self._seeds,
+            caps=self._caps,
         )
         self._check_structure(requests[0])
         return _Job(name, prompt, requests)

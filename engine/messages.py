@@ -25,10 +25,6 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     ids: list[str]
 
 
-class Ping(msgspec.Struct, frozen=True, tag=True):
-    number: int
-
-
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End now; what is under way is dropped."""
 
@@ -64,10 +60,6 @@ class Rejected(msgspec.Struct, frozen=True, tag=True):
     status: int = 400
 
 
-class Pong(msgspec.Struct, frozen=True, tag=True):
-    number: int
-
-
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The last word of a core that ends. ``user``: the message is that of a ``UserError``."""
 
@@ -75,5 +67,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     user: bool = False
 
 
-ToCore = Add | Learn | Abort | Ping | Stop
-FromCore = Hello | Progress | Ready | Outputs | Rejected | Pong | Failed
+ToCore = Add | Learn | Abort | Stop
+FromCore = Hello | Progress | Ready | Outputs | Rejected | Failed

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
 from engine.errors import RequestError
-from engine.structured_outputs import StructuredOutputsParams
+from engine.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 GREEDY_TEMPERATURE = 1e-2  # below it float32 logits cannot be told from greedy ones
+
+
+class Caps(NamedTuple):
+    """What an operator lets one request ask for at most. ``form_bytes``: of a structured output, as JSON."""
+
+    n: int = MAX_N
+    logprobs: int = MAX_LOGPROBS
+    form_bytes: int = MAX_CHARACTERS
+
+
+CAPS = Caps()
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -43,9 +55,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE
 
-    def validate(self, vocab_size: int | None = None) -> SamplingParams:
+    def validate(self, vocab_size: int | None = None, caps: Caps = CAPS) -> SamplingParams:
         """Return self. Raises ``RequestError`` on any value outside its documented range."""
-        _range("n", self.n, 1, MAX_N)
+        _range("n", self.n, 1, caps.n)
         _range("temperature", self.temperature, 0, 2)
         _range("top_p", self.top_p, 0, 1, low_open=True)
         _range("top_k", self.top_k, -1, 2**31 - 1)
@@ -60,7 +72,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         _range("min_tokens", self.min_tokens, 0, 2**31 - 1 if self.max_tokens is None else self.max_tokens)
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                _range(name, getattr(self, name), 0, MAX_LOGPROBS)
+                _range(name, getattr(self, name), 0, min(caps.logprobs, vocab_size or caps.logprobs))
         if len(self.stop) > MAX_STOP_STRINGS:
             raise RequestError(f"stop holds {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed", "stop")
         if any(not text for text in self.stop):
@@ -75,7 +87,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 raise RequestError(f"logit_bias of token {token} is {bias}; it must be from -100 to 100", "logit_bias")
         if self.structured_outputs is not None:
             try:
-                self.structured_outputs.validate()
+                self.structured_outputs.validate(caps.form_bytes)
             except RequestError as error:
                 name = f"structured_outputs.{error.param}" if error.param else "structured_outputs"
                 raise RequestError(f"structured_outputs: {error.message}", name) from None

@@ -37,9 +37,9 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True, forbid_
         """Equal for equal wishes."""
         return msgspec.json.encode(self)
 
-    def validate(self) -> StructuredOutputsParams:
+    def validate(self, most: int = MAX_CHARACTERS) -> StructuredOutputsParams:
         """Return self. Raises ``RequestError`` for what can be seen without compiling, its ``param`` one of the field
-        names here, or ``None`` for their number."""
+        names here, or ``None`` for their number. ``most``: bytes of it as JSON."""
         given = [name for name in FORMS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
@@ -61,13 +61,13 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True, forbid_
             raise RequestError(
                 "whitespace_pattern has nothing to match; give one, or disable_any_whitespace", "whitespace_pattern"
             )
-        self._check_size(name)
+        self._check_size(name, most)
         return self
 
-    def _check_size(self, name: str) -> None:
+    def _check_size(self, name: str, most: int) -> None:
         try:
             size = len(self.key)
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"{name} is not JSON: {error}", name) from None
-        if size > MAX_CHARACTERS:
-            raise RequestError(f"{name} has {size} bytes; at most {MAX_CHARACTERS} are compiled", name)
+        if size > most:
+            raise RequestError(f"{name} has {size} bytes; at most {most} are compiled", name)

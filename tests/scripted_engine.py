@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import uvicorn
 
 from engine.batch import FinishReason, Output, Request, Stats, Times, TokenLogprobs
 from engine.client import AsyncEngine
 from engine.errors import EngineDeadError
 from engine.generation import CoreInfo
-from engine.messages import Abort, Add, Outputs, Ping, Pong, Rejected
+from engine.messages import Abort, Add, Outputs, Rejected
 from engine.server.app import make_app
-from engine.server.health import Heartbeat
-from engine.server.lifecycle import WebServer
+from engine.server.limits import Limits
 from engine.server.listen import listen, url
 from engine.server.metrics import Metrics
 from engine.server.state import ServerState, longest_token
+from engine.server.web import WebServer
 from engine.tokenizer import Tokenizer
 from tests.pure.tokenizer_toys import chat_tokenizer
 
@@ -62,7 +62,8 @@ class PlayedCore:
         self.aborted: list[str] = []
         self.out: asyncio.Queue[Any] = asyncio.Queue()
         self.work = asyncio.Event()
-        self.silent = False
+        self.trouble: str | None = None
+        self.pulse = SimpleNamespace(trouble=lambda patience: self.trouble)
         self.totals = {"prompt": 0, "generated": 0}
         self.stepping = asyncio.create_task(self._steps())
 
@@ -83,8 +84,6 @@ class PlayedCore:
                 self.aborted += found
                 ended = [self._output(name, [], FinishReason.ABORT) for name in found]
                 self.out.put_nowait(Outputs(ended, self.stats(0), 0))
-            case Ping(number) if not self.silent:
-                self.out.put_nowait(Pong(number))
 
     async def receive(self) -> Any:
         message = await self.out.get()
@@ -165,7 +164,7 @@ class PlayedCore:
 
 @dataclass
 class Scripted:
-    """A running server. ``core``, ``engine`` and ``state`` belong to its loop: use ``call``."""
+    """A running server. ``core``, ``engine``, ``state`` and ``web`` belong to its loop: use ``call``."""
 
     url: str
     tokenizer: Tokenizer
@@ -173,6 +172,7 @@ class Scripted:
     loop: asyncio.AbstractEventLoop
     core: PlayedCore
     engine: AsyncEngine
+    web: WebServer
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -219,17 +219,16 @@ def serving(
     api_keys: list[str] | None = None,
     ignore_unknown_fields: bool = False,
     filled: bool = True,
-    patience: float = 5.0,
+    limits: Limits | None = None,
+    slots: int = 10**6,
+    **options: Any,
 ) -> Iterator[Scripted]:
-    """``filled``: false stops before the model is there. ``patience``: of the heartbeat, in seconds."""
+    """``filled``: false stops before the model is there. ``options``: of ``make_app``."""
+    limits = limits or Limits()
     tokenizer = chat_tokenizer(template)
-    state = ServerState(ignore_unknown_fields=ignore_unknown_fields)
+    state = ServerState(ignore_unknown_fields=ignore_unknown_fields, limits=limits)
     listener = listen("127.0.0.1", 0)
-    web = WebServer(
-        uvicorn.Config(
-            make_app(state, api_keys), log_config=None, log_level="warning", lifespan="off", access_log=False
-        )
-    )
+    web = WebServer(make_app(state, api_keys, **options), idle_seconds=limits.idle_seconds)
     ready: list[Scripted] = []
     begun = threading.Event()
 
@@ -249,16 +248,14 @@ def serving(
             graph_mode="NONE",
             summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],
+            max_num_seqs=slots,
         )
-        engine = AsyncEngine(core, info, tokenizer)  # type: ignore[arg-type]
-        state.heartbeat = Heartbeat(engine, patience, pause=0.05)
-        beating = asyncio.create_task(state.heartbeat.run())
+        engine = AsyncEngine(core, info, tokenizer, caps=limits.caps)  # type: ignore[arg-type]
         if filled:
             state.fill(engine, tokenizer, Metrics(info, MODEL, lambda: engine.stats), MODEL, longest_token(tokenizer))
-        ready.append(Scripted(url(listener), tokenizer, state, asyncio.get_running_loop(), core, engine))
+        ready.append(Scripted(url(listener), tokenizer, state, asyncio.get_running_loop(), core, engine, web))
         begun.set()
         await web.serve([listener])
-        beating.cancel()
         await engine.close(1)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
@@ -268,7 +265,8 @@ def serving(
         yield ready[0]
     finally:
         ready[0].client.close()
-        web.should_exit = web.force_exit = True
+        web.force_exit = True
+        ready[0].call(lambda: setattr(web, "should_exit", True))
         ready[0].state.checker.close()
         thread.join(10)
         assert not thread.is_alive()

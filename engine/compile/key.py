@@ -39,6 +39,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "model.served_name": _OUTSIDE,
         "model.chat_template": _OUTSIDE,
         "model.load_format": "weights are inputs of pieces",
+        "model.max_logprobs": _OUTSIDE,
         "model.seed": "sampling follows the pieces",
         "model.weight_bytes": "a sum over weights, each of whose shapes a piece declares",
         "platform": "the device it picks is declared by its facts",

@@ -51,7 +51,8 @@ class Field:
 
 
 MODEL, DEVICE, COMPILE, FUSE = "Model", "Platform, level and kernels", "Compilation and graphs", "Fusions"
-CACHE, SCHEDULE, PARALLEL, SERVER = "Cache", "Scheduler", "Parallelism", "Server"
+CACHE, SCHEDULE, PARALLEL = "Cache", "Scheduler", "Parallelism"
+SERVER, LIMITS = "Server", "Limits of the server"
 LEVEL_DECIDES, USER_DECIDES, NOBODY = "the level decides", "off: only a user turns it on", "off: it cannot be on"
 UNSET = dict.fromkeys(USER_ONLY, USER_DECIDES) | dict.fromkeys(NOT_BUILT, NOBODY)
 
@@ -66,6 +67,8 @@ FIELDS: tuple[Field, ...] = (
     Field("model.load_format", k.LOAD_FORMAT, MODEL, "auto: the weights of the model, from safetensors or GGUF; dummy: "
           "random ones, for measuring a model of which only config.json and tokenizer are here", ("--load-format",),
           "auto"),
+    Field("model.max_logprobs", k.LIMIT, MODEL, "the most log-probabilities per token that a request may ask for",
+          ("--max-logprobs",), 20),
     Field("model.seed", k.SEED, MODEL, "what the seeds of requests that bring none are made from, in order of arrival",
           ("--seed",), unset="a fresh one for every request"),
     Field("platform", k.NAME, DEVICE, "auto, NAME, NAME:target for a device described and not present, or "
@@ -137,17 +140,58 @@ FIELDS: tuple[Field, ...] = (
     Field("parallel.data_parallel_size", k.COUNT, PARALLEL, "copies of the model", ("--data-parallel-size", "-dp"), 1),
     Field("server.host", k.NAME, SERVER, "address to listen on", ("--host",), "127.0.0.1"),
     Field("server.port", k.PORT, SERVER, "port to listen on; 0: any free one", ("--port",), 8000),
+    Field("server.uds", k.FILE, SERVER, "listen on this Unix socket, not on an address and port", ("--uds",),
+          unset="TCP"),
+    Field("server.ssl_certfile", k.FILE, SERVER, "serve HTTPS with this certificate (PEM, with its chain)",
+          ("--ssl-certfile",), unset="plain HTTP"),
+    Field("server.ssl_keyfile", k.FILE, SERVER, "its key (PEM, without a password)", ("--ssl-keyfile",),
+          unset="in the certificate's file"),
+    Field("server.ssl_ca_certs", k.FILE, SERVER, "whose certificates clients may bring (PEM)", ("--ssl-ca-certs",),
+          unset="the system's"),
+    Field("server.ssl_cert_reqs", k.CERT_REQS, SERVER, "certificates of clients: 0 are not asked for, 1 are checked if "
+          "there is one, 2 are needed", ("--ssl-cert-reqs",), 0),
     Field("server.api_key", k.KEYS, SERVER, "requests must bring one of these; may be given again", ("--api-key",),
           unset="no key needed"),
     Field("server.root_path", k.TEXT, SERVER, "path in front of every route, behind a proxy", ("--root-path",),
           unset="none"),
+    Field("server.allowed_origins", k.TEXTS, SERVER, "pages of these origins may call the server from a browser "
+          "(CORS); *: any", ("--allowed-origins",), unset="pages of the server alone"),
+    Field("server.allowed_methods", k.TEXTS, SERVER, "methods that they may use", ("--allowed-methods",), ("*",)),
+    Field("server.allowed_headers", k.TEXTS, SERVER, "headers that they may send", ("--allowed-headers",), ("*",)),
+    Field("server.allow_credentials", k.SWITCH, SERVER, "they may send cookies and the like", ("--allow-credentials",),
+          False),
+    Field("server.enable_log_requests", k.SWITCH, SERVER, "log each request with its prompt and sampling",
+          ("--enable-log-requests",), False),
+    Field("server.max_log_len", k.LIMIT, SERVER, "of a logged prompt: most characters, and most token ids",
+          ("--max-log-len",), unset="all of it"),
     Field("server.disable_log_stats", k.SWITCH, SERVER, "no periodic statistics", ("--disable-log-stats",), False),
     Field("server.log_stats_interval", k.INTERVAL, SERVER, "between two lines of statistics", ("--log-stats-interval",),
           10.0),
     Field("server.shutdown_timeout", k.PATIENCE, SERVER, "how long a stop waits for running requests",
           ("--shutdown-timeout",), 30.0),
+    Field("server.iteration_timeout", k.INTERVAL, SERVER, "a step that takes longer turns /health to 503; a core that "
+          "does not run at all does so within 5 s", ("--iteration-timeout",), 30.0),
     Field("server.ignore_unknown_fields", k.SWITCH, SERVER, "accept request fields nobody knows, with a log line",
           ("--ignore-unknown-fields",), False),
+    Field("server.max_body_size", k.BYTES, LIMITS, "largest body of a request, as in 32M; above it: 413",
+          ("--max-body-size",), 32 * 2**20),
+    Field("server.max_prompt_length", k.SIZE, LIMITS, "most tokens of a prompt; above it: 400",
+          ("--max-prompt-length",), unset="what fits the context"),
+    Field("server.max_n", k.COUNT, LIMITS, "most choices per prompt (n)", ("--max-n",), 128),
+    Field("server.max_schema_size", k.BYTES, LIMITS, "largest schema, grammar or other form of an answer, as JSON",
+          ("--max-schema-size",), 128 * 2**10),
+    Field("server.max_num_queued_reqs", k.SIZE, LIMITS, "while so many choices wait for their turn, requests get 429",
+          ("--max-num-queued-reqs",), 4096),
+    Field("server.max_num_queued_tokens", k.SIZE, LIMITS, "while prompts of so many tokens wait, requests get 429",
+          ("--max-num-queued-tokens",), unset="no limit"),
+    Field("server.max_requests_per_minute", k.COUNT, LIMITS, "that one API key, or without keys everybody together, "
+          "may start; above it: 429", ("--max-requests-per-minute",), unset="no limit"),
+    Field("server.request_timeout", k.INTERVAL, LIMITS, "the longest a request may take, waiting included; then it "
+          "ends with 504", ("--request-timeout",), unset="no limit"),
+    Field("server.idle_timeout", k.INTERVAL, LIMITS, "a connection is closed whose client stops in the middle of "
+          "sending a request, or of reading its answer", ("--idle-timeout",), 60.0),
+    Field("server.timeout_keep_alive", k.INTERVAL, LIMITS, "a connection is closed that brings no further request",
+          ("--timeout-keep-alive",), 65.0),
 )
 
 BY_KEY: dict[str, Field] = {field.key: field for field in FIELDS}

@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.assignments import Assignments
 from engine.config.command_line import read
 from engine.config.environment import read_environment
-from engine.config.fields import BY_KEY, SERVER
+from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.plan_values import Given
 
@@ -55,7 +55,7 @@ def from_keywords(**keywords: Any) -> dict[str, Given]:
         for text in values.warnings:
             getLogger("engine").warning("%s", text)
     for key in given:
-        if key in BY_KEY and BY_KEY[key].group == SERVER:
+        if key.startswith("server."):
             name = key.rpartition(".")[2]
             raise UserError(f"{name}: a setting of the server, and none is started here; leave it out, or run "
                             f"`engine serve {BY_KEY[key].flag}`")

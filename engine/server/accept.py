@@ -28,7 +28,7 @@ async def read_body(request: Request, model: type[M]) -> M:
     """The body of a request as ``model``. Raises ``RequestError``: 503 while there is no engine to ask, 404 for a model
     that is not served, 400 or what ``read_object`` raises for everything wrong with the body."""
     state = server_state(request)
-    raw = await read_object(request)
+    raw = await read_object(request, state.limits)
     state.serving()
     fields = screen(raw, model, state.ignore_unknown_fields)
     _screen_inside(fields, "stream_options", StreamOptions, state.ignore_unknown_fields)
@@ -51,7 +51,7 @@ def check_generation(state: ServerState, body: GenerationRequest, params: Sampli
         raise RequestError("prompt_logprobs are not available when streaming.", "prompt_logprobs")
     engine, _ = state.serving()
     check_priority(body.priority, engine.info.policy)
-    params.validate(engine.info.vocab_size)
+    params.validate(engine.info.vocab_size, state.limits.caps)
 
 
 def new_id(prefix: str, body: GenerationRequest) -> str:

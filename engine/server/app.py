@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, MutableSequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.config import value_of
 from engine.server.auth import ApiKeyMiddleware
 from engine.server.chat import create_chat_completion
 from engine.server.completions import create_completion
 from engine.server.errors import Handler, answer_http_error, guarded
 from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from engine.server.rate import RateLimit, RateMiddleware
 from engine.server.state import ServerState
 from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_version
 from engine.server.tokens import create_text, create_tokens
+
+EXPOSED = ["X-Request-Id", "Retry-After"]
+
+if TYPE_CHECKING:
+    from engine.plan_values import Given
 
 Route = tuple[str, str, Handler, type[BaseModel] | None]
 ROUTES: tuple[Route, ...] = (
@@ -34,7 +43,23 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: str = "") -> FastAPI:
+class Cors(TypedDict):
+    """What pages of other origins may do, in the words of Starlette's middleware."""
+
+    allow_origins: list[str]
+    allow_methods: list[str]
+    allow_headers: list[str]
+    allow_credentials: bool
+
+
+def make_app(
+    state: ServerState,
+    api_keys: list[str] | None = None,
+    root_path: str = "",
+    *,
+    cors: Cors | None = None,
+    rate: RateLimit | None = None,
+) -> FastAPI:
     """Every answer of the application that is an error has the OpenAI error object as its body."""
     app = FastAPI(title="engine", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.server = state
@@ -48,11 +73,42 @@ def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: s
             response_model=None,
             openapi_extra=None if body is None else _request_body(body),
         )
+    if rate is not None:
+        app.add_middleware(RateMiddleware, rate=rate)
     if api_keys:
         app.add_middleware(ApiKeyMiddleware, api_keys=api_keys)
+    if cors is not None:
+        app.add_middleware(CORSMiddleware, **cors, expose_headers=EXPOSED)
     if root_path:
         app.add_middleware(RootPath, root_path=root_path)
     return app
+
+
+def app_of(given: Mapping[str, Given], state: ServerState, due: MutableSequence[float] | None = None) -> FastAPI:
+    """The application as settings want it. ``due``: where ``RateLimit`` counts, if others count there, too."""
+
+    def of(name: str) -> Any:
+        return value_of(given, f"server.{name}")
+
+    keys, rate, origins = of("api_key"), of("max_requests_per_minute"), of("allowed_origins")
+    cors = Cors(
+        allow_origins=list(origins or ()),
+        allow_methods=list(of("allowed_methods")),
+        allow_headers=list(of("allowed_headers")),
+        allow_credentials=of("allow_credentials"),
+    )
+    return make_app(
+        state,
+        keys,
+        of("root_path") or "",
+        cors=cors if origins else None,
+        rate=RateLimit(rate, due or [0.0] * callers(given)) if rate else None,
+    )
+
+
+def callers(given: Mapping[str, Given]) -> int:
+    """How many keys there are; without any, everybody is one caller."""
+    return len(value_of(given, "server.api_key") or ("",))
 
 
 class RootPath:

@@ -12,15 +12,17 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/"})
 
 
 class ApiKeyMiddleware:
-    """Compares ``Authorization: Bearer KEY`` in constant time, before anything of the body is read."""
+    """Compares ``Authorization: Bearer KEY`` in constant time, before anything of the body is read. ``scope["caller"]``
+    is the place of the key that matches."""
 
     def __init__(self, app: ASGIApp, api_keys: list[str]) -> None:
         self.app = app
         self.keys = [key.encode() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._open(scope) or self._authorized(scope):
-            await self.app(scope, receive, send)
+        caller = self._caller(scope) if scope["type"] != "lifespan" else None
+        if caller is not None or scope["type"] == "lifespan" or self._open(scope):
+            await self.app({**scope, "caller": caller}, receive, send)
             return
         message = "A valid API key is needed: send the header 'Authorization: Bearer KEY'."
         response = error_response(401, message, None, {"WWW-Authenticate": "Bearer"})
@@ -30,10 +32,10 @@ class ApiKeyMiddleware:
         path: str = scope["path"]
         return path in OPEN_PATHS or path.removeprefix(scope.get("root_path") or "") in OPEN_PATHS
 
-    def _authorized(self, scope: Scope) -> bool:
+    def _caller(self, scope: Scope) -> int | None:
         for name, value in scope["headers"]:
             if name == b"authorization":
                 scheme, _, given = value.partition(b" ")
                 matches = [hmac.compare_digest(given.strip(), key) for key in self.keys]
-                return scheme.lower() == b"bearer" and any(matches)
-        return False
+                return matches.index(True) if scheme.lower() == b"bearer" and any(matches) else None
+        return None

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from engine.generation import CoreInfo
+from engine.server.listen import Address
 from engine.table import BOLD, DIM, coloured, encodable, lay_out, terminal
 
 QUIET_PHASE = "load weights"  # draws a bar of its own on the same line
@@ -55,7 +56,7 @@ def start_table(info: CoreInfo, seconds: Sequence[tuple[str, float]], width: int
     return "\n".join(lay_out(rows, width, indent=INDENT, paint=paint if color else None)) + "\n"
 
 
-def ready_lines(url: str, model: str, *, unnamed: bool, chat: bool, key: bool, color: bool) -> str:
+def ready_lines(address: Address, model: str, *, unnamed: bool, chat: bool, key: bool, color: bool) -> str:
     """Where to ask, and a command line that asks. ``unnamed``: nobody named the model; ``chat``: it has a template;
     ``key``: an API key is needed, which is not printed; a line says where to put it."""
     why = " (no model was named: this is the built-in one)" if unnamed else ""
@@ -66,14 +67,14 @@ def ready_lines(url: str, model: str, *, unnamed: bool, chat: bool, key: bool, c
     )
     export = "export ENGINE_API_KEY='<one of the API keys>'\n" if key else ""
     lines = [
-        f"curl {url}/v1/{'chat/' if chat else ''}completions",
+        f"curl {address.curl + ' ' if address.curl else ''}{address.url}/v1/{'chat/' if chat else ''}completions",
         "  -H 'Content-Type: application/json'",
         *(['  -H "Authorization: Bearer $ENGINE_API_KEY"'] if key else []),
         f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}",
     ]
     command = " \\\n".join(lines)
     # An address that a terminal breaks in two cannot be clicked or copied.
-    return f"\n  Serving {model}{why}\n  at {coloured(url, BOLD if color else '')}\n\n{export}{command}\n\n"
+    return f"\n  Serving {model}{why}\n  at {coloured(address.url, BOLD if color else '')}\n\n{export}{command}\n\n"
 
 
 def show(text: str) -> None:

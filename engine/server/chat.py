@@ -39,7 +39,7 @@ async def _prepare(state: ServerState, body: ChatRequest, arrival: float) -> _An
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", "top_logprobs")
     check_choices(1, body.n)
-    wanted = read_structure(body)
+    wanted = read_structure(body, state.limits.caps.form_bytes)
     params = body.sampling(
         structured_outputs=wanted,
         logprobs=body.top_logprobs if body.logprobs else None,

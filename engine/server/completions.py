@@ -43,7 +43,7 @@ async def _prepare(state: ServerState, body: CompletionRequest, arrival: float) 
     scored = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         scored = max(scored or 0, body.logprobs)
-    wanted = read_structure(body)
+    wanted = read_structure(body, state.limits.caps.form_bytes)
     params = body.sampling(
         logprobs=body.logprobs, prompt_logprobs=scored, max_tokens=body.max_tokens, structured_outputs=wanted
     )

@@ -16,17 +16,21 @@ from starlette.requests import ClientDisconnect
 from engine.errors import EngineDeadError, RequestError
 
 MAX_MESSAGE = 2000
+UNREAD = (408, 413)  # the rest of the body may still come: nothing else can follow on that connection
 GONE_STATUS = 499  # never reaches anybody: the client has hung up
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
     413: "RequestTooLargeError",
     415: "UnsupportedMediaTypeError",
     422: "UnprocessableEntityError",
+    429: "RateLimitError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
+    504: "TimeoutError",
 }
 Handler = Callable[[Request], Awaitable[Response]]
 logger = logging.getLogger("engine.server")
@@ -65,6 +69,15 @@ def describe(error: BaseException) -> tuple[int, str, str | None]:
     return 500, "Internal error; the server's log has the details.", None
 
 
+def error_answer(error: BaseException) -> Response:
+    """The answer to a request that failed with ``error``."""
+    status, message, param = describe(error)
+    headers = {"Connection": "close"} if status in UNREAD else {}
+    if isinstance(error, RequestError) and error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return error_response(status, message, param, headers)
+
+
 def guarded(handler: Handler) -> Handler:
     """``handler`` whose every exception becomes an answer."""
 
@@ -75,7 +88,7 @@ def guarded(handler: Handler) -> Handler:
         except (ClientGoneError, ClientDisconnect):
             return Response(status_code=GONE_STATUS)
         except Exception as error:  # logged by describe; the client gets an error object
-            return error_response(*describe(error))
+            return error_answer(error)
 
     return answer
 

@@ -47,9 +47,14 @@ class Generation:
     async def deltas(self) -> Deltas:
         """(choice index, delta) as they come; closing it aborts what still runs. Raises ``RequestError`` before the
         first delta when the engine does not accept a prompt, later when a request fails; ``EngineDeadError``."""
-        engine, _ = self.state.serving()
-        assert self.state.metrics is not None
-        record = self.state.metrics.begin(self.params, [len(prompt) for prompt in self.prompts], self.arrival)
+        engine, tokenizer = self.state.serving()
+        assert self.state.metrics is not None and self.state.queue is not None
+        lengths = [len(prompt) for prompt in self.prompts]
+        self.state.limits.check_prompt(max(lengths), "prompt")
+        ticket = self.state.queue.enter([length for length in lengths for _ in range(self.params.n)])
+        if self.state.request_log is not None:
+            self.state.request_log.write(self.id, self.prompts, self.params, tokenizer)
+        record = self.state.metrics.begin(self.params, lengths, self.arrival)
         outcome: FinishReason | None = FinishReason.ERROR
         try:
             async with aclosing(self._streams(engine, record)) as stream:
@@ -58,6 +63,9 @@ class Generation:
                         raise RequestError("The engine could not finish this request.", None, 500)
                     choice = place * self.params.n + delta.index
                     self._count(place, choice, delta)
+                    ticket.start(choice)
+                    if delta.finish_reason is not None:
+                        ticket.end(choice)
                     record.delta(place, choice, delta)
                     yield choice, delta
         except (GeneratorExit, asyncio.CancelledError):
@@ -70,6 +78,7 @@ class Generation:
         finally:
             if len(self.finished) == self.choices:
                 outcome = min(self.finished.values(), key=WORST_FIRST.index)
+            ticket.leave()
             record.end(outcome)
 
     def usage(self) -> dict[str, Any]:
@@ -89,7 +98,8 @@ class Generation:
             self.finished[choice] = delta.finish_reason
 
     def _streams(self, engine: AsyncEngine, record: Record) -> Deltas:
-        streams = []
+        streams, limit = [], self.state.limits.request_seconds
+        left = None if limit is None else self.arrival + limit - time.monotonic()
         for place, prompt in enumerate(self.prompts):
             own_id = self.id if len(self.prompts) == 1 else f"{self.id}-p{place}"
             streams.append(
@@ -100,6 +110,7 @@ class Generation:
                     priority=self.priority,
                     cache_salt=self.cache_salt,
                     on_times=record.took,
+                    timeout=left,
                 )
             )
         return _single(streams[0]) if len(streams) == 1 else _merged(streams)

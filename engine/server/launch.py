@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.interrupt import exit_at_once
-from engine.server.listen import listen
+from engine.server.listen import Address, listening
+from engine.server.tls import tls_context
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from engine.plan_values import Given
 
 
@@ -15,17 +18,17 @@ def serve(given: dict[str, Given]) -> int:
     """Serve until told to stop. Returns 0 after a graceful stop, 1 when the core died, 128 + the signal when told to
     stop before the model was there or twice. Raises ``UserError`` for what a user can mend; a port in use is found
     before anything is loaded."""
-    from engine.config import value_of
+    with exit_at_once():
+        tls = tls_context(given)
+        with listening(given) as (socket, address):
+            return _run(given, socket, address, tls)
 
-    with exit_at_once(), listen(value_of(given, "server.host"), value_of(given, "server.port")) as socket:
-        return _run(given, socket)
 
-
-def _run(given: dict[str, Given], socket: Any) -> int:
+def _run(given: dict[str, Given], socket: Any, address: Address, tls: SSLContext | None) -> int:
     import uvloop
 
     from engine.server.lifecycle import Lifecycle
     from engine.server.logs import configure_logging
 
     configure_logging()
-    return uvloop.run(Lifecycle(given, socket).run())
+    return uvloop.run(Lifecycle(given, socket, address, tls).run())

@@ -9,25 +9,25 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
-
-import uvicorn
 
 from engine.client import AsyncEngine
 from engine.config import value_of
 from engine.errors import EngineDeadError
-from engine.server.app import make_app
-from engine.server.health import Heartbeat
-from engine.server.logs import StatsLog
+from engine.server.app import app_of
+from engine.server.limits import limits_of
+from engine.server.listen import Address
+from engine.server.logs import RequestLog, StatsLog
 from engine.server.start import start_engine
 from engine.server.state import ServerState
+from engine.server.web import WebServer
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from engine.plan_values import Given
 
-KEEP_ALIVE_SECONDS = 65
 START_ABORT_SECONDS = 8.0  # for the core of a start that was called off
 DEAD_SECONDS = 4.0  # how long a server without its core goes on saying so
 CLOSE_SECONDS = 5.0
@@ -36,31 +36,24 @@ SAME_SIGNAL_SECONDS = 1.0
 logger = logging.getLogger("engine.server")
 
 
-class WebServer(uvicorn.Server):
-    """Leaves signals to ``Lifecycle``."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 class Lifecycle:
     """``socket``: already listening. Requests are answered at once, with 503 until the model is there."""
 
-    def __init__(self, given: dict[str, Given], listener: socket.socket) -> None:
-        self.given, self.listener = given, listener
-        self.state = ServerState(ignore_unknown_fields=self._of("server.ignore_unknown_fields"))
-        app = make_app(self.state, self._of("server.api_key"), self._of("server.root_path") or "")
+    def __init__(
+        self, given: dict[str, Given], listener: socket.socket, address: Address, tls: SSLContext | None = None
+    ) -> None:
+        self.given, self.listener, self.address = given, listener, address
+        self.state = ServerState(
+            ignore_unknown_fields=self._of("server.ignore_unknown_fields"),
+            step_patience=self._of("server.iteration_timeout"),
+            limits=limits_of(given),
+            request_log=RequestLog(self._of("server.max_log_len")) if self._of("server.enable_log_requests") else None,
+        )
         self.web = WebServer(
-            uvicorn.Config(
-                app,
-                access_log=False,
-                log_config=None,
-                log_level="warning",
-                lifespan="off",
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            )
+            app_of(given, self.state),
+            idle_seconds=self._of("server.idle_timeout"),
+            keep_alive_seconds=self._of("server.timeout_keep_alive"),
+            tls=tls,
         )
         self.signalled: asyncio.Future[int]
         self.signalled_at = 0.0
@@ -72,7 +65,7 @@ class Lifecycle:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._signal, number)
         web = self._spawn(self.web.serve([self.listener]))
-        starting = self._spawn(start_engine(self.given, self.state, self.listener))
+        starting = self._spawn(start_engine(self.given, self.state, self.address))
         try:
             await asyncio.wait({starting, self.signalled, web}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
@@ -90,8 +83,6 @@ class Lifecycle:
 
     async def _serve(self, engine: AsyncEngine, web: asyncio.Task[None]) -> int:
         stand_back()
-        self.state.heartbeat = Heartbeat(engine)
-        self._spawn(self.state.heartbeat.run())
         if not self._of("server.disable_log_stats"):
             self._spawn(StatsLog(lambda: engine.stats, self._of("server.log_stats_interval")).run())
         dead = self._spawn(engine.dead.wait())

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from engine.batch import Stats
+from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger("engine.server")
 
@@ -18,6 +25,19 @@ def configure_logging() -> None:
         return
     logging.basicConfig(format="%(levelname)s %(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING)
     logging.getLogger("engine").setLevel(logging.INFO)
+
+
+class RequestLog:
+    """A line per prompt, for operators who ask for it. ``most``: characters and ids of a prompt that are shown."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+
+    def write(self, name: str, prompts: Sequence[list[int]], params: SamplingParams, tokenizer: Tokenizer) -> None:
+        for ids in prompts:
+            shown = tokenizer.decode(ids[: self.most], skip_special_tokens=False)[: self.most]
+            asked = msgspec.json.encode(params).decode()
+            logger.info("Request %s: %d tokens, prompt %r, ids %s, %s", name, len(ids), shown, ids[: self.most], asked)
 
 
 class StatsLog:

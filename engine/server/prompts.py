@@ -53,11 +53,10 @@ async def tokenize(state: ServerState, text: str, add_special_tokens: bool, name
 
 
 def check_length(state: ServerState, characters: int, name: str) -> None:
-    """Raises ``RequestError`` for a text so long that no tokenisation of it fits the context."""
+    """Raises ``RequestError`` for a text so long that no tokenisation of it is short enough."""
     if characters > state.max_prompt_bytes:
-        engine, _ = state.serving()
         raise RequestError(
-            f"{name} has {characters} characters, which cannot fit the context of {engine.info.max_model_len} tokens.",
+            f"{name} has {characters} characters, which cannot fit the {state.max_prompt_tokens} tokens of a prompt.",
             name,
         )
 

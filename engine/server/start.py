@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
 from engine.server.banner import StartLine, ready_lines, show, start_table
-from engine.server.listen import url
+from engine.server.listen import Address
 from engine.server.metrics import Metrics
 from engine.server.state import ServerState, longest_token
 from engine.table import terminal
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 
 
-async def start_engine(given: dict[str, Given], state: ServerState, listener: socket.socket) -> AsyncEngine:
+async def start_engine(given: dict[str, Given], state: ServerState, address: Address) -> AsyncEngine:
     """Load, fill ``state`` and say so on stdout. Raises ``UserError`` and ``EngineDeadError`` as the core's start does.
 
     The tokenizer comes first, so that a fault in it shows before the weights are read; what else it must do happens
@@ -43,7 +42,7 @@ async def start_engine(given: dict[str, Given], state: ServerState, listener: so
         tokenizer = await asyncio.to_thread(load_tokenizer, files)
         loaded = time.monotonic()
         measuring = asyncio.create_task(asyncio.to_thread(longest_token, tokenizer))
-        engine = await AsyncEngine.start(given, tokenizer, report=line.report)
+        engine = await AsyncEngine.start(given, tokenizer, report=line.report, caps=state.limits.caps)
     finally:
         ticking.cancel()
         line.clear()
@@ -57,7 +56,7 @@ async def start_engine(given: dict[str, Given], state: ServerState, listener: so
     show("\n" + start_table(info, [*phases, ("processes", max(rest, 0.0))], width, color))
     show(
         ready_lines(
-            url(listener),
+            address,
             name,
             unnamed=value_of(given, "model.name") is None,
             chat=bool(state.chat_template or tokenizer.chat_template),

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, RequestError
 from engine.grammar.checker import Checker
+from engine.server.limits import Limits
+from engine.server.queue import Queue
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
-    from engine.server.health import Heartbeat
+    from engine.server.logs import RequestLog
     from engine.server.metrics import Metrics
     from engine.tokenizer import Tokenizer
 
@@ -21,18 +23,22 @@ SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in
 
 @dataclass
 class ServerState:
-    """``chat_template``: replaces the model's own. ``served_name``: the model name that requests use.
-    ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
-    answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``checker``: of
-    the forms that answers shall have. ``started``: seconds since the epoch."""
+    """``step_patience``: seconds one step may take. ``chat_template``: replaces the model's own. ``served_name``: the
+    model name that requests use. ``max_prompt_bytes``: a longer text has more than ``max_prompt_tokens``, whatever they
+    are. ``active``: tasks of requests being answered. ``stopping``: no new request is taken; ``aborting``: those being
+    answered are ended, too. ``checker``: of the forms that answers shall have. ``started``: seconds since the epoch."""
 
     ignore_unknown_fields: bool = False
+    step_patience: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+    request_log: RequestLog | None = None
     chat_template: str | None = None
     served_name: str = ""
     engine: AsyncEngine | None = None
     tokenizer: Tokenizer | None = None
     metrics: Metrics | None = None
-    heartbeat: Heartbeat | None = None
+    queue: Queue | None = None
+    max_prompt_tokens: int = 0
     max_prompt_bytes: int = 0
     active: set[asyncio.Task[object]] = field(default_factory=set)
     stopping: bool = False
@@ -44,7 +50,9 @@ class ServerState:
         """The model is there. ``longest``: bytes of the tokenizer's longest token."""
         self.engine, self.tokenizer, self.metrics, self.served_name = engine, tokenizer, metrics, name
         engine.on_step = metrics.step
-        self.max_prompt_bytes = SHRINKAGE * longest * engine.info.max_model_len
+        self.queue = Queue(self.limits, engine.info.max_num_seqs, lambda: engine.stats)
+        self.max_prompt_tokens = min(engine.info.max_model_len, self.limits.prompt_tokens or engine.info.max_model_len)
+        self.max_prompt_bytes = SHRINKAGE * longest * self.max_prompt_tokens
 
     def serving(self) -> tuple[AsyncEngine, Tokenizer]:
         """Raises ``RequestError`` (503) before the model is there and while the server stops, ``EngineDeadError``

@@ -14,16 +14,13 @@ from engine.server.errors import error_response, json_response
 from engine.server.exposition import CONTENT_TYPE
 from engine.server.state import ServerState
 
-NO_ANSWER = "The engine core does not answer."
-
 
 async def get_health(request: Request) -> Response:
-    """200 with an empty body when a request would be served; otherwise 503 and why."""
+    """200 with an empty body when a request would be served; otherwise 503 and why. Never waits."""
     state = server_state(request)
-    state.serving()
-    if state.heartbeat is not None and not state.heartbeat.answers:
-        return error_response(503, NO_ANSWER)
-    return Response(status_code=200)
+    engine, _ = state.serving()
+    trouble = engine.trouble(state.step_patience)
+    return Response(status_code=200) if trouble is None else error_response(503, trouble)
 
 
 async def get_ping(request: Request) -> Response:

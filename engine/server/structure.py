@@ -12,21 +12,22 @@ from engine.grammar.contract import GrammarError
 from engine.server.fields import unknown_name
 from engine.server.protocol import GenerationRequest, ResponseFormat
 from engine.server.state import ServerState
-from engine.structured_outputs import StructuredOutputsParams
+from engine.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
 
 CHECK_S = 5.0
 _OLDER = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _BLANKS = "guided_whitespace_pattern"
 
 
-def read_structure(body: GenerationRequest) -> StructuredOutputsParams | None:
-    """What ``body`` asks for, ``None`` for free text. Raises ``RequestError`` naming the field at fault."""
+def read_structure(body: GenerationRequest, most: int = MAX_CHARACTERS) -> StructuredOutputsParams | None:
+    """What ``body`` asks for, ``None`` for free text. ``most``: bytes of it as JSON. Raises ``RequestError`` naming the
+    field at fault."""
     wish = _wish(body)
     if wish is None:
         return None
     place, given, names = wish
     try:
-        return msgspec.convert(given, StructuredOutputsParams).validate()
+        return msgspec.convert(given, StructuredOutputsParams).validate(most)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`").partition("[")[0]

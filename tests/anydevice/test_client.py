@@ -25,7 +25,6 @@ def test_a_generation_and_the_state_after_it():
             assert [row.token for row in deltas[0].prompt_logprobs] == [2, 3]
             assert engine.info.model_name == "script" and engine.live_requests == 0
             assert engine.stats.generation_tokens == 12 and engine.stats.running == 0
-            await engine.ping(timeout=2)
 
     asyncio.run(main())
 
@@ -89,7 +88,6 @@ def test_a_seed_of_the_engine_repeats_a_run():
         async with running(**seed) as engine:
             found = []
             for _ in range(3):
-                await engine.ping(timeout=5)  # takes no seed
                 found.append(text_of(await collect(engine, SamplingParams(max_tokens=8))))
             return found
 
@@ -143,8 +141,9 @@ def test_a_stream_never_begun_runs_nothing():
     async def main():
         async with running() as engine:
             await engine.generate("r", [1], ENDLESS).aclose()
-            await engine.ping(timeout=2)
-            assert engine.live_requests == 0 and engine.stats.generation_tokens == 0
+            assert engine.live_requests == 0
+            await collect(engine, SamplingParams(max_tokens=3))
+            assert engine.stats.generation_tokens == 3
 
     asyncio.run(main())
 

@@ -26,19 +26,14 @@ def test_H_SRV_03_killed_core_ends_every_stream_within_a_second():
         async with running(step_s=0.002) as engine:
             tasks = [asyncio.create_task(collect(engine, ENDLESS, name=str(n))) for n in range(10)]
             await until(lambda: engine.stats.running == 10)
-            ping = asyncio.create_task(engine.ping(timeout=10))
             os.kill(engine.pid, signal.SIGKILL)
             begin = time.monotonic()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert time.monotonic() - begin < 1
             assert [type(result) for result in results] == [EngineDeadError] * 10
-            with contextlib.suppress(EngineDeadError):
-                await ping
             assert engine.dead.is_set() and "SIGKILL" in str(engine.errored) and engine.live_requests == 0
             with pytest.raises(EngineDeadError):
                 engine.generate("late", [1], SamplingParams())
-            with pytest.raises(EngineDeadError):
-                await engine.ping(timeout=1)
 
     asyncio.run(main())
 
@@ -48,6 +43,30 @@ def test_an_idle_core_that_is_killed_is_noticed():
         async with running() as engine:
             os.kill(engine.pid, signal.SIGKILL)
             await asyncio.wait_for(engine.dead.wait(), 1)
+
+    asyncio.run(main())
+
+
+def test_H_SRV_03_a_core_that_is_stopped_shows_within_five_seconds_and_a_long_step_does_not():
+    async def main():
+        async with running() as stopped, running(step_s=60) as busy, running(step_s=60, hold=True) as stuck:
+            engines = (stopped, busy, stuck)
+            assert [engine.trouble(30) for engine in engines] == [None] * 3
+            tasks = [asyncio.create_task(collect(engine, ENDLESS)) for engine in (busy, stuck)]
+            await until(lambda: busy.trouble(0.2) and stuck.trouble(0.2))
+            os.kill(stopped.pid, signal.SIGSTOP)
+            begin = time.monotonic()
+            await until(lambda: stopped.trouble(30) and stuck.trouble(30))
+            assert "has not run" in stopped.trouble(30)
+            await asyncio.sleep(begin + 5 - time.monotonic())
+            assert busy.trouble(30) is None and "one step" in busy.trouble(2)
+            os.kill(stopped.pid, signal.SIGCONT)
+            await until(lambda: stopped.trouble(30) is None)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for engine in (busy, stuck):
+                await engine.close(timeout=0)
 
     asyncio.run(main())
 

@@ -15,8 +15,8 @@ import pytest
 
 from engine.sampling_params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
 from engine.server.app import ROUTES
-from engine.server.body import MAX_BODY_BYTES
 from engine.server.fields import NO_EFFECT, NOT_SUPPORTED
+from engine.server.limits import Limits
 from engine.server.protocol import ChatRequest, CompletionRequest, TokenizeRequest
 from tests.scripted_engine import MODEL, Script, error_of, serving
 
@@ -53,7 +53,7 @@ def test_H_API_12_content_types(server, path):
 
 
 def test_a_body_that_is_too_large(server):
-    large = b'{"prompt": "' + b"a" * MAX_BODY_BYTES + b'"}'
+    large = b'{"prompt": "' + b"a" * Limits().body_bytes + b'"}'
     error_of(server.client.post("/v1/completions", content=large, headers=JSON), 413)
     chunks = (large[i : i + 2**20] for i in range(0, len(large), 2**20))
     error_of(server.client.post("/v1/completions", content=chunks, headers=JSON), 413)
@@ -63,7 +63,7 @@ def test_a_body_that_is_too_large(server):
 def test_a_body_that_says_it_is_too_large_is_not_waited_for(server):
     host, port = server.url.removeprefix("http://").split(":")
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    head += f"Content-Length: {MAX_BODY_BYTES + 1}\r\nExpect: 100-continue\r\n\r\n"
+    head += f"Content-Length: {Limits().body_bytes + 1}\r\nExpect: 100-continue\r\n\r\n"
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(head.encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")

@@ -152,13 +152,13 @@ def test_H_SRV_03_engine_dead():
 
 
 def test_H_SRV_03_engine_that_does_not_answer():
-    with serving(patience=0.3) as server:
+    with serving() as server:
         assert server.client.get("/health").status_code == 200
-        server.core.silent = True
-        until(lambda: server.client.get("/health").status_code == 503, 3)
-        error_of(server.client.get("/ready"), 503)
-        server.core.silent = False
-        until(lambda: server.client.get("/health").status_code == 200, 3)
+        server.core.trouble = "The engine core has not run for 9 s."
+        for path in ("/health", "/ready"):
+            assert "9 s" in error_of(server.client.get(path), 503)["message"]
+        server.core.trouble = None
+        assert server.client.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

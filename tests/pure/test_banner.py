@@ -8,6 +8,7 @@ import pytest
 
 from engine.generation import CoreInfo
 from engine.server.banner import StartLine, ready_lines, start_table, write
+from engine.server.listen import Address
 
 
 @pytest.mark.parametrize("width", [60, 200])
@@ -38,7 +39,7 @@ def test_a_stream_that_cannot_encode_a_character_gets_another(encoding: str, err
 
 @pytest.mark.parametrize("key", [True, False])
 def test_the_printed_command_says_where_the_key_goes(key: bool) -> None:
-    lines = ready_lines("http://h:1", "m", unnamed=False, chat=True, key=key, color=False).splitlines()
+    lines = ready_lines(Address("http://h:1"), "m", unnamed=False, chat=True, key=key, color=False).splitlines()
     command = lines.index(next(line for line in lines if line.startswith("curl ")))
     assert any("Bearer $ENGINE_API_KEY" in line for line in lines) == key
     assert lines[command - 1] == ("export ENGINE_API_KEY='<one of the API keys>'" if key else "")
@@ -57,5 +58,5 @@ def test_a_phase_that_says_how_far_it_is_goes_on() -> None:
 
 def test_the_address_has_a_line_of_its_own_that_a_narrow_terminal_holds() -> None:
     url = "http://localhost:8000"
-    lines = ready_lines(url, "a-model" * 9, unnamed=True, chat=True, key=False, color=False).splitlines()
+    lines = ready_lines(Address(url), "a-model" * 9, unnamed=True, chat=True, key=False, color=False).splitlines()
     assert f"  at {url}" in lines

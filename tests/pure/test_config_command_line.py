@@ -165,14 +165,13 @@ FAILS = [
     ("--speculative-config={}", "--speculative-config", "not built"),
     ("--generation-config auto", "--generation-config", "only eos_token_id is read"),
     ("--uvicorn-log-level info", "--uvicorn-log-level", "not built"),
-    ("--enable-log-requests", "--enable-log-requests", "not built; requests are not logged"),
     ("--download-dir /tmp", "--download-dir", "HF_HOME"),
     ("--swap-space", "--swap-space", "needs a value (N)"),
     ("-cc.pass_config.enable_fusion=true", "enable_fusion", "renamed; use -cc.pass_config.fuse_norm_quant and"),
     ('-cc {"pass_config":{"enable_async_tp":true}}', "enable_async_tp", "renamed; use -cc.pass_config.fuse_gemm_comms"),
     *(
         (f"--{name} 4", f"--{name}", "removed")
-        for name in ("device", "metrics", "verbose", "max-prompt-length", "debug-dump-path")
+        for name in ("device", "metrics", "verbose", "debug-dump-path")
     ),
 ]
 
@@ -190,7 +189,7 @@ def test_mistake_is_named(line: str, token: str, advice: str) -> None:
     [
         ("--trust-remote-code", "no code of a checkpoint is run"),
         ("--no-trust-remote-code", "no code of a checkpoint is run"),
-        ("--disable-log-requests", "requests are not logged"),
+        ("--disable-log-requests", "requests are logged only under"),
         ("--swap-space 4", "recomputed"),
         ("--swap-space=4", "recomputed"),
         ("-cc.pass_config.eliminate_noops=true", "programs hold"),
@@ -238,6 +237,7 @@ SAMPLES = {
     "": ["", "=true", "=false"],
     "TYPE": [" auto", "=float32", "=bfloat16"],
     "N": [" 1", "=3", " 2"],
+    "0|1|2": [" 0", "=2"],
     "MODE": ["=NONE", " 1", "=0"],
     "WHICH": None,
     "SHARE": [" 0.5", "=1"],

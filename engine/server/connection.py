@@ -1,0 +1,68 @@
+"""One client's connection, with an end to its patience."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class Connection(H11Protocol):
+    """Closed when its client stops half way for ``idle_seconds``: in the head of a request, or in reading an answer.
+    Answers lie in memory until they are read, and only a client that goes on may have that."""
+
+    def __init__(self, *args: Any, idle_seconds: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.idle_seconds = idle_seconds
+        self.head: asyncio.TimerHandle | None = None
+        self.reading: asyncio.TimerHandle | None = None
+        self.unread = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self.head, self.reading):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread = 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_reading()
+
+    def _watch_head(self) -> None:
+        """A head must come as a whole in time, however often a piece of it comes."""
+        if self.conn.their_state is not h11.IDLE or self.timeout_keep_alive_task is not None:
+            if self.head is not None:
+                self.head.cancel()
+                self.head = None
+        elif self.head is None:
+            self.head = self.loop.call_later(self.idle_seconds, self.transport.abort)
+
+    def _watch_reading(self) -> None:
+        if self.reading is None and self.transport.get_write_buffer_size():
+            self.unread = self.transport.get_write_buffer_size()
+            self.reading = self.loop.call_later(self.idle_seconds, self._check_reading)
+
+    def _check_reading(self) -> None:
+        self.reading, unread = None, self.transport.get_write_buffer_size()
+        if 0 < self.unread <= unread:
+            self.transport.abort()
+        else:
+            self._watch_reading()
