@@ -69,7 +69,12 @@ class GenerationRequest(Body):
     ignore_eos: Bool = False
     max_tokens: Int | None = None
     min_tokens: Int = 0
+    logprob_token_ids: Ints = []
     prompt_logprobs: Int | None = None
+    bad_words: Texts = []
+    allowed_token_ids: Ints = []
+    truncate_prompt_tokens: Int | None = None
+    truncation_side: Text = "left"
     skip_special_tokens: Bool = True
     add_special_tokens: Bool = True
     priority: Int = 0
@@ -84,6 +89,11 @@ class GenerationRequest(Body):
     guided_choice: Any = None
     guided_grammar: Any = None
     guided_whitespace_pattern: Text | None = None
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The most that the answer may have, if that is said."""
+        return self.max_tokens
 
     def sampling(
         self,
@@ -112,6 +122,9 @@ class GenerationRequest(Body):
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
             logprobs=logprobs,
+            logprob_token_ids=self.logprob_token_ids,
+            bad_words=self.bad_words,
+            allowed_token_ids=self.allowed_token_ids if "allowed_token_ids" in self.model_fields_set else None,
             prompt_logprobs=prompt_logprobs,
             skip_special_tokens=self.skip_special_tokens,
             structured_outputs=structured_outputs,
@@ -128,8 +141,8 @@ class CompletionRequest(GenerationRequest):
 
 
 class ChatRequest(GenerationRequest):
-    """``messages`` are checked by ``engine.server.conversation``; ``max_completion_tokens`` wins over
-    ``max_tokens``."""
+    """``messages`` are checked by ``engine.server.conversation``, ``tools`` and ``tool_choice`` by
+    ``engine.server.tools``; ``max_completion_tokens`` wins over ``max_tokens``."""
 
     messages: list[Any]
     logprobs: Bool = False
@@ -139,7 +152,17 @@ class ChatRequest(GenerationRequest):
     continue_final_message: Bool = False
     add_special_tokens: Bool = False
     documents: list[Any] = []
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Any] = []
+    tool_choice: Any = None
+    parallel_tool_calls: Bool = True
+    reasoning_effort: Text | None = None
+    include_reasoning: Bool = True
+
+    @property
+    def answer_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class TokenizeRequest(Body):
@@ -152,7 +175,9 @@ class TokenizeRequest(Body):
     add_generation_prompt: Bool = True
     continue_final_message: Bool = False
     documents: list[Any] = []
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Any] = []
     return_token_strs: Bool = False
 
 

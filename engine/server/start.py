@@ -12,6 +12,7 @@ from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
 from engine.server.banner import StartLine, ready_lines, show, start_table
+from engine.server.chat_settings import read_chat_settings
 from engine.server.listen import url
 from engine.server.metrics import Metrics
 from engine.server.state import ServerState, longest_token
@@ -41,6 +42,7 @@ async def start_engine(given: dict[str, Given], state: ServerState, listener: so
         state.chat_template = read_template(value_of(given, "model.chat_template"))
         files = find_gguf(model.path, weights=not is_dummy(given)) or model.path
         tokenizer = await asyncio.to_thread(load_tokenizer, files)
+        state.chat = read_chat_settings(given, state.chat_template, tokenizer)
         loaded = time.monotonic()
         measuring = asyncio.create_task(asyncio.to_thread(longest_token, tokenizer))
         engine = await AsyncEngine.start(given, tokenizer, report=line.report)

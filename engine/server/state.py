@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, RequestError
 from engine.grammar.checker import Checker
+from engine.server.chat_settings import ChatSettings
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -21,13 +22,14 @@ SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in
 
 @dataclass
 class ServerState:
-    """``chat_template``: replaces the model's own. ``served_name``: the model name that requests use.
+    """``chat_template``: replaces the model's own. ``chat``: how answers are read. ``served_name``: the model name that requests use.
     ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
     answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``checker``: of
     the forms that answers shall have. ``started``: seconds since the epoch."""
 
     ignore_unknown_fields: bool = False
     chat_template: str | None = None
+    chat: ChatSettings = field(default_factory=ChatSettings)
     served_name: str = ""
     engine: AsyncEngine | None = None
     tokenizer: Tokenizer | None = None

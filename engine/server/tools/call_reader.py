@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from engine.server.marks import BLANKS
 from engine.server.tools.call_scanner import CallScanner
 from engine.server.tools.contract import Arguments, Begin, End, Event, Text
-
-BLANKS = " \t\r\n"
 
 
 class CallReader(ABC):
@@ -100,18 +99,3 @@ class CallReader(ABC):
         raw = "".join(self._raw)
         events.append(End(False, raw) if self._begun else Text(raw))
         self._call = None
-
-
-def held(text: str, mark: str) -> int:
-    """How many characters at the end of ``text`` may be the beginning of ``mark``."""
-    longest = min(len(text), len(mark) - 1)
-    return next((count for count in range(longest, 0, -1) if mark.startswith(text[-count:])), 0)
-
-
-def before(text: str, mark: str) -> tuple[int, int | None]:
-    """How much of ``text`` is in front of ``mark``, or certainly is not it, blanks in front of it left out; and where it
-    ends."""
-    at = text.find(mark)
-    if at < 0:
-        return len(text[: len(text) - held(text, mark)].rstrip(BLANKS)), None
-    return len(text[:at].rstrip(BLANKS)), at + len(mark)

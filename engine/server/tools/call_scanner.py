@@ -38,12 +38,11 @@ class CallScanner:
             end, sign = self._json.step(text, at)
             if self._json.broken:
                 self.broken = True
-                return at
-            if before == 1 and sign in (",", "}"):
+            elif before == 1 and sign in (",", "}"):
                 self._end_member(last=sign == "}")
             elif before:
                 self._read(text[at:end], before)
-            at = end
+            at = at if self._json.broken else end
         return at
 
     def take(self) -> str:

@@ -47,11 +47,14 @@ class Reader(Protocol):
 
 
 class ToolParser(Protocol):
-    """``markers``: name of a rule → text that may be a special token. These texts reach the reader even where special
-    tokens are left out of answers."""
+    """``markers``: names of rules, each with a text that may be a special token. These texts reach the reader even where
+    special tokens are left out of answers."""
 
-    name: str
-    markers: dict[str, str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def markers(self) -> tuple[tuple[str, str], ...]: ...
 
     def fits(self, template: str) -> bool:
         """Whether a chat template teaches this format."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.server.tools.call_reader import BLANKS, CallReader, before
+from engine.server.marks import BLANKS, before
+from engine.server.tools.call_reader import CallReader
 from engine.server.tools.contract import Reader
 from engine.server.tools.lark import ANY, call_rules
 
@@ -13,10 +14,10 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 
 class Hermes:
     name = "hermes"
-    markers = {"begin": BEGIN, "finish": END}
+    markers = (("begin", BEGIN), ("finish", END))
 
     def fits(self, template: str) -> bool:
-        return BEGIN in template
+        return BEGIN in template and "<function=" not in template
 
     def reader(self) -> Reader:
         return HermesReader()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.server.tools.call_reader import BLANKS, CallReader, before
+from engine.server.marks import BLANKS, before
+from engine.server.tools.call_reader import CallReader
 from engine.server.tools.contract import Reader
 from engine.server.tools.lark import call_rules
 
@@ -14,7 +15,7 @@ _NO_CALL = r"NO_CALL: /(.|\n)*/ & ~/[ \t\r\n]*\{(.|\n)*/ & ~/(.|\n)*<\|python_ta
 
 class Llama3Json:
     name = "llama3_json"
-    markers = {"tag": TAG}
+    markers = (("tag", TAG),)
 
     def fits(self, template: str) -> bool:
         return TAG in template or '"parameters": dictionary' in template
@@ -23,7 +24,7 @@ class Llama3Json:
         return Llama3JsonReader()
 
     def grammar(self, tools: Sequence[str], several: bool, otherwise: str | None) -> str:
-        calls = "call (BLANKS? \";\" BLANKS? call)*" if several else "call"
+        calls = 'call (BLANKS? ";" BLANKS? call)*' if several else "call"
         rules = [call_rules(tools, "parameters")]
         if otherwise == "text":
             rules.append(_NO_CALL)
