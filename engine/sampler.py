@@ -1,8 +1,8 @@
 """The batched sampler: logits and what each request asked for in, tokens and log-probabilities out.
 
-Order: mask, logit_bias, allowed_token_ids and bad_words, min_tokens, penalties (repetition, frequency, presence); greedy rows then take their best
-token, the others temperature, top_k, top_p, min_p and one draw. Reported log-probabilities are those of the masked
-logits, before anything else.
+Order: mask, logit_bias, allowed_token_ids and bad_words, min_tokens, penalties (repetition, frequency, presence);
+greedy rows then take their best token, the others temperature, top_k, top_p, min_p and one draw. Reported
+log-probabilities are those of the masked logits, before anything else.
 """
 
 from __future__ import annotations

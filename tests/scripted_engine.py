@@ -21,10 +21,12 @@ from engine.errors import EngineDeadError
 from engine.generation import CoreInfo
 from engine.messages import Abort, Add, Outputs, Ping, Pong, Rejected
 from engine.server.app import make_app
+from engine.server.chat_settings import ChatSettings
 from engine.server.health import Heartbeat
 from engine.server.lifecycle import WebServer
 from engine.server.listen import listen, url
 from engine.server.metrics import Metrics
+from engine.server.responses.store import ResponseStore
 from engine.server.state import ServerState, longest_token
 from engine.tokenizer import Tokenizer
 from tests.pure.tokenizer_toys import chat_tokenizer
@@ -193,6 +195,9 @@ class Scripted:
         messages = [{"role": "user", "content": "hi"}]
         return self.client.post("/v1/chat/completions", json={"model": MODEL, "messages": messages} | body)
 
+    def response(self, **body: Any) -> httpx.Response:
+        return self.client.post("/v1/responses", json={"model": MODEL, "input": "hi"} | body)
+
     def alive(self) -> bool:
         started = time.monotonic()
         answer = self.completion(max_tokens=5)
@@ -220,10 +225,14 @@ def serving(
     ignore_unknown_fields: bool = False,
     filled: bool = True,
     patience: float = 5.0,
+    chat: ChatSettings | None = None,
+    responses: int = 16,
 ) -> Iterator[Scripted]:
-    """``filled``: false stops before the model is there. ``patience``: of the heartbeat, in seconds."""
+    """``filled``: false stops before the model is there. ``patience``: of the heartbeat, in seconds. ``responses``: how
+    many are kept."""
     tokenizer = chat_tokenizer(template)
-    state = ServerState(ignore_unknown_fields=ignore_unknown_fields)
+    state = ServerState(ignore_unknown_fields=ignore_unknown_fields, responses=ResponseStore(responses))
+    state.chat = chat or state.chat
     listener = listen("127.0.0.1", 0)
     web = WebServer(
         uvicorn.Config(

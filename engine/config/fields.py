@@ -146,8 +146,8 @@ FIELDS: tuple[Field, ...] = (
           10.0),
     Field("server.shutdown_timeout", k.PATIENCE, SERVER, "how long a stop waits for running requests",
           ("--shutdown-timeout",), 30.0),
-    Field("server.enable_auto_tool_choice", k.SWITCH, SERVER, "look for tool calls in answers where a request leaves it "
-          "to the model whether to call", ("--enable-auto-tool-choice",), False),
+    Field("server.enable_auto_tool_choice", k.SWITCH, SERVER, "look for tool calls where a request leaves it to the "
+          "model whether to call", ("--enable-auto-tool-choice",), False),
     Field("server.tool_call_parser", k.TOOL_PARSER, SERVER, f"format in which the model calls tools: auto, as the chat "
           f"template says, {k.words(k.TOOL_PARSERS)}", ("--tool-call-parser",), "auto"),
     Field("server.exclude_tools_when_tool_choice_none", k.SWITCH, SERVER, "do not show the model tools that it may not "

@@ -23,6 +23,11 @@ class AnswerReader:
         self._several = reading.several
         self._over = False  # what else is called does not count
 
+    @property
+    def thinks(self) -> bool:
+        """Its reasoning goes on."""
+        return self._thoughts is not None and not self._thoughts.over
+
     def read(self, text: str, last: bool) -> list[Part]:
         """What can be told now that ``text`` has come, all of the rest if it is the ``last``."""
         parts: list[Part] = []

@@ -148,7 +148,6 @@ class _Answer:
             piece["token_ids"] = delta.token_ids
         return piece
 
-
     def _calls(self, index: int, delta: Delta) -> bool:
         return delta.finish_reason is FinishReason.STOP and self.writers[index].called
 

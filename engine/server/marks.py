@@ -12,8 +12,8 @@ def held(text: str, mark: str) -> int:
 
 
 def before(text: str, mark: str) -> tuple[int, int | None]:
-    """How much of ``text`` is in front of ``mark``, or certainly is not it, blanks in front of it left out; and where it
-    ends."""
+    """How much of ``text`` is in front of ``mark``, or certainly is not it, without blanks at its end; and where the
+    mark ends, if it is there."""
     at = text.find(mark)
     if at < 0:
         return len(text[: len(text) - held(text, mark)].rstrip(BLANKS)), None

@@ -1,9 +1,10 @@
-"""The requests of the OpenAI routes: every field this engine honours. Types are strict; null equals absent."""
+"""The requests of completions and chats: every field this engine honours. Types are strict; null equals absent."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Strict, ValidationError, WithJsonSchema
 
 from engine.errors import RequestError
@@ -38,6 +39,7 @@ class Body(BaseModel):
 class StreamOptions(Body):
     include_usage: Bool = False
     continuous_usage_stats: Bool = False
+    include_obfuscation: Bool = False
 
 
 class ResponseFormat(Body):
@@ -47,13 +49,11 @@ class ResponseFormat(Body):
     json_schema: dict[str, Any] | None = None
 
 
-class GenerationRequest(Body):
-    """What both generating routes share. ``max_tokens`` absent: the rest of the context."""
+class SampledRequest(Body):
+    """What all generating routes share."""
 
     model: Text | None = None
     stream: Bool = False
-    stream_options: StreamOptions | None = None
-    n: Int = 1
     temperature: Float = 1.0
     top_p: Float = 1.0
     top_k: Int = 0
@@ -67,23 +67,63 @@ class GenerationRequest(Body):
     stop_token_ids: Ints = []
     include_stop_str_in_output: Bool = False
     ignore_eos: Bool = False
-    max_tokens: Int | None = None
     min_tokens: Int = 0
-    logprob_token_ids: Ints = []
-    prompt_logprobs: Int | None = None
     bad_words: Texts = []
     allowed_token_ids: Ints = []
-    truncate_prompt_tokens: Int | None = None
-    truncation_side: Text = "left"
     skip_special_tokens: Bool = True
-    add_special_tokens: Bool = True
     priority: Int = 0
     request_id: Annotated[str, Strict(), Field(min_length=1, max_length=256)] | None = None
     cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    def sampling(
+        self,
+        *,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
+        max_tokens: int | None,
+        structured_outputs: StructuredOutputsParams | None = None,
+    ) -> SamplingParams:
+        """Not validated yet: the vocabulary is not known here. Raises ``RequestError`` for a bias without a number."""
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=_biases(self.logit_bias),
+            seed=None if self.seed == SEED_UNSET else self.seed,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            logprobs=logprobs,
+            bad_words=self.bad_words,
+            allowed_token_ids=self.allowed_token_ids if "allowed_token_ids" in self.model_fields_set else None,
+            prompt_logprobs=prompt_logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+            structured_outputs=structured_outputs,
+        )
+
+
+class GenerationRequest(SampledRequest):
+    """What the routes share that may answer more than once. ``max_tokens`` absent: the rest of the context."""
+
+    stream_options: StreamOptions | None = None
+    n: Int = 1
+    max_tokens: Int | None = None
+    logprob_token_ids: Ints = []
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Int | None = None
+    truncation_side: Text = "left"
+    add_special_tokens: Bool = True
     return_token_ids: Bool = False
     return_tokens_as_token_ids: Bool = False
     response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
@@ -103,32 +143,13 @@ class GenerationRequest(Body):
         max_tokens: int | None,
         structured_outputs: StructuredOutputsParams | None = None,
     ) -> SamplingParams:
-        """Not validated yet: the vocabulary is not known here. Raises ``RequestError`` for a bias without a number."""
-        return SamplingParams(
-            n=self.n,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=_biases(self.logit_bias),
-            seed=None if self.seed == SEED_UNSET else self.seed,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            include_stop_str_in_output=self.include_stop_str_in_output,
-            ignore_eos=self.ignore_eos,
-            max_tokens=max_tokens,
-            min_tokens=self.min_tokens,
+        params = super().sampling(
             logprobs=logprobs,
-            logprob_token_ids=self.logprob_token_ids,
-            bad_words=self.bad_words,
-            allowed_token_ids=self.allowed_token_ids if "allowed_token_ids" in self.model_fields_set else None,
             prompt_logprobs=prompt_logprobs,
-            skip_special_tokens=self.skip_special_tokens,
+            max_tokens=max_tokens,
             structured_outputs=structured_outputs,
         )
+        return replace(params, n=self.n, logprob_token_ids=self.logprob_token_ids)
 
 
 class CompletionRequest(GenerationRequest):

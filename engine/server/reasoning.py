@@ -63,6 +63,11 @@ class ReasoningReader:
         self._said = False
         self._newlines = 0
 
+    @property
+    def over(self) -> bool:
+        """The answer has begun."""
+        return self._place == "behind"
+
     def feed(self, text: str) -> tuple[str, str]:
         """(reasoning, answer) that can be told now that ``text`` has come."""
         if self._place == "behind":

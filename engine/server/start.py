@@ -15,6 +15,7 @@ from engine.server.banner import StartLine, ready_lines, show, start_table
 from engine.server.chat_settings import read_chat_settings
 from engine.server.listen import url
 from engine.server.metrics import Metrics
+from engine.server.responses.store import ResponseStore
 from engine.server.state import ServerState, longest_token
 from engine.table import terminal
 from engine.tokenizer import load_tokenizer
@@ -42,6 +43,7 @@ async def start_engine(given: dict[str, Given], state: ServerState, listener: so
         state.chat_template = read_template(value_of(given, "model.chat_template"))
         files = find_gguf(model.path, weights=not is_dummy(given)) or model.path
         tokenizer = await asyncio.to_thread(load_tokenizer, files)
+        state.responses = ResponseStore(value_of(given, "server.responses_store"))
         state.chat = read_chat_settings(given, state.chat_template, tokenizer)
         loaded = time.monotonic()
         measuring = asyncio.create_task(asyncio.to_thread(longest_token, tokenizer))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine.errors import EngineDeadError, RequestError
 from engine.grammar.checker import Checker
 from engine.server.chat_settings import ChatSettings
+from engine.server.responses.store import ResponseStore
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -22,10 +23,11 @@ SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in
 
 @dataclass
 class ServerState:
-    """``chat_template``: replaces the model's own. ``chat``: how answers are read. ``served_name``: the model name that requests use.
-    ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
-    answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``checker``: of
-    the forms that answers shall have. ``started``: seconds since the epoch."""
+    """``chat_template``: replaces the model's own. ``chat``: how answers are read. ``served_name``: the model name that
+    requests use. ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of
+    requests being answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too.
+    ``checker``: of the forms that answers shall have. ``responses``: those that may be asked for again. ``started``:
+    seconds since the epoch."""
 
     ignore_unknown_fields: bool = False
     chat_template: str | None = None
@@ -40,6 +42,7 @@ class ServerState:
     stopping: bool = False
     aborting: bool = False
     checker: Checker = field(default_factory=Checker)
+    responses: ResponseStore = field(default_factory=lambda: ResponseStore(0))
     started: int = field(default_factory=lambda: int(time.time()))
 
     def fill(self, engine: AsyncEngine, tokenizer: Tokenizer, metrics: Metrics, name: str, longest: int) -> None:

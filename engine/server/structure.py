@@ -11,11 +11,13 @@ import msgspec
 from engine.errors import RequestError
 from engine.grammar.contract import GrammarError
 from engine.server.fields import unknown_name
-from engine.server.protocol import GenerationRequest, ResponseFormat
+from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest
 from engine.server.state import ServerState
 from engine.structured_outputs import CLIENT_FIELDS, StructuredOutputsParams
 
 CHECK_S = 5.0
+Wish = tuple[str, dict[str, Any], dict[str, str]]
+"""Field, arguments of ``StructuredOutputsParams``, and its names → what the client calls them."""
 _OLDER = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _BLANKS = "guided_whitespace_pattern"
 
@@ -30,7 +32,7 @@ class Structure:
 
 def read_structure(body: GenerationRequest) -> Structure | None:
     """What ``body`` asks for, ``None`` for free text. Raises ``RequestError`` naming the field at fault."""
-    wish = _wish(body)
+    wish = only_one(_format(body.response_format), current(body), _former(body))
     return None if wish is None else structure_of(*wish)
 
 
@@ -65,7 +67,7 @@ async def check_structure(state: ServerState, wanted: Structure | None) -> None:
         raise RequestError("Too many forms of answers are being compiled; try again in a moment.", where, 503) from None
 
 
-def schema_format(inner: dict[str, Any], place: str, where: str) -> tuple[str, dict[str, Any], dict[str, str]]:
+def schema_format(inner: dict[str, Any], place: str, where: str) -> Wish:
     """The wish of a format of type json_schema, whose fields ``inner`` stand at ``where``, in the field ``place``."""
     check_names(inner, ("name", "description", "schema", "strict"), where)
     if inner.get("schema") is None:
@@ -73,16 +75,16 @@ def schema_format(inner: dict[str, Any], place: str, where: str) -> tuple[str, d
     return place, {"json": inner["schema"]}, {"json": f"{where}.schema"}
 
 
-def _wish(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
-    """(field, arguments of ``StructuredOutputsParams``, its names → what the client calls them)."""
-    found = [wish for wish in (_format(body.response_format), _current(body), _former(body)) if wish is not None]
+def only_one(*wishes: Wish | None) -> Wish | None:
+    """The wish that there is. Raises ``RequestError`` if there are two."""
+    found = [wish for wish in wishes if wish is not None]
     if len(found) > 1:
         first, second = (place for place, *_ in found[:2])
         raise RequestError(f"{second} cannot be given together with {first}; leave one of them out.", second)
     return found[0] if found else None
 
 
-def _format(given: ResponseFormat | None) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+def _format(given: ResponseFormat | None) -> Wish | None:
     place = "response_format"
     if given is None or given.type == "text":
         return None
@@ -95,7 +97,8 @@ def _format(given: ResponseFormat | None) -> tuple[str, dict[str, Any], dict[str
     return schema_format(given.json_schema or {}, place, f"{place}.json_schema")
 
 
-def _current(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+def current(body: SampledRequest) -> Wish | None:
+    """The wish in ``structured_outputs``."""
     place, given = "structured_outputs", body.structured_outputs
     if given is None:
         return None
@@ -105,7 +108,7 @@ def _current(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, st
     return place, kept, {name: f"{place}.{name}" for name in names}
 
 
-def _former(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+def _former(body: GenerationRequest) -> Wish | None:
     given = {new: (old, getattr(body, old)) for old, new in _OLDER.items() if getattr(body, old) is not None}
     blanks = body.guided_whitespace_pattern
     if not given:

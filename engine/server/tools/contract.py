@@ -47,8 +47,8 @@ class Reader(Protocol):
 
 
 class ToolParser(Protocol):
-    """``markers``: names of rules, each with a text that may be a special token. These texts reach the reader even where
-    special tokens are left out of answers."""
+    """``markers``: names of rules, each with a text that may be a special token. These texts reach the reader even
+    where special tokens are left out of answers."""
 
     @property
     def name(self) -> str: ...
