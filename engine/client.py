@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.bad_words import with_bad_words
 from engine.batch import FinishReason, Output, Request, Stats, Times
 from engine.config import value_of
 from engine.core_handle import DEFAULT_FACTORY, CoreProcess
@@ -118,7 +119,7 @@ class AsyncEngine:
         requests = expand(
             f"{request_id}#{self._number}",
             prompt_ids,
-            params,
+            with_bad_words(params, self._tokenizer),
             eos_ids=self._tokenizer.eos_ids,
             vocab_size=self.info.vocab_size,
             max_model_len=self.info.max_model_len,

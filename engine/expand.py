@@ -124,7 +124,10 @@ def _checked(params: SamplingParams, vocab_size: int, caps: Caps) -> SamplingPar
     """A validated copy. A struct does not check what its constructor is given, so the types are checked here."""
     fields: dict[str, Any] = msgspec.structs.asdict(params)
     fields["stop"] = [params.stop] if isinstance(params.stop, str) else _listed(params.stop)
-    fields["stop_token_ids"] = _listed(params.stop_token_ids)
+    for field in ("stop_token_ids", "logprob_token_ids", "bad_words"):
+        fields[field] = _listed(fields[field])
+    if fields["logprob_token_ids"] and params.logprobs is None:
+        fields["logprobs"] = 0
     try:
         params = msgspec.convert(fields, SamplingParams)
     except msgspec.ValidationError as error:

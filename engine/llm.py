@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from engine.bad_words import with_bad_words
 from engine.batch import Output, Request, TokenLogprobs
 from engine.chat_template import read_template
 from engine.errors import EngineDeadError, RequestError
@@ -192,7 +193,7 @@ class LLM:
         requests = expand(
             name,
             prompt.ids,
-            params,
+            with_bad_words(params, self._tokenizer),
             eos_ids=self._tokenizer.eos_ids,
             vocab_size=self._info.vocab_size,
             max_model_len=self._info.max_model_len,

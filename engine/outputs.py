@@ -63,7 +63,7 @@ class _Choice:
         from engine.tokenizer import Detokenizer
 
         self._params, self._index = params, index
-        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, prompt_ids)
+        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, prompt_ids, params.shown_token_ids)
         self._eos_ids = frozenset() if params.ignore_eos else tokenizer.eos_ids
         self._stops = StopStrings(params.stop) if params.stop else None
         self._count = 0  # tokens so far

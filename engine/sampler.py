@@ -1,8 +1,8 @@
 """The batched sampler: logits and what each request asked for in, tokens and log-probabilities out.
 
-Order: mask, logit_bias, min_tokens, penalties (repetition, frequency, presence); greedy rows then take their best
-token, the others temperature, top_k, top_p, min_p and one draw. Reported log-probabilities are those of the masked
-logits, before anything else.
+Order: mask, logit_bias, allowed_token_ids and bad_words, min_tokens, penalties (repetition, frequency, presence);
+greedy rows then take their best token, the others temperature, top_k, top_p, min_p and one draw. Reported
+log-probabilities are those of the masked logits, before anything else.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 from engine.batch import Request, TokenLogprobs
 from engine.sampling.draw import best, choose
 from engine.sampling.penalties import Penalties
-from engine.sampling.ranking import describe
+from engine.sampling.ranking import describe, named
 from engine.sampling.state import State, penalised
 
 _CHUNK = 2**23
 _NOT_FINITE = "the logits hold NaN or infinity"
 _NOT_ALLOWED = "the mask allows no token"
-_OUT_OF_RANGE = "logit_bias and penalties take every logit out of range"
+_OUT_OF_RANGE = "logit_bias, bad_words, allowed_token_ids or penalties leave no token"
 
 
 class Sampler:
@@ -46,7 +46,7 @@ class Sampler:
         known under its id. A request with a seed goes on as if never preempted."""
         self.forget(request.id)
         slot = self._penalties.add(request.prompt, generated) if penalised(request.params) else None
-        self._states[request.id] = State.of(request, len(generated), slot, self.vocab_size)
+        self._states[request.id] = State.of(request, generated, slot, self.vocab_size, self.device)
 
     def forget(self, request_id: str) -> None:
         """Drop a request; unknown ids are fine."""
@@ -115,12 +115,20 @@ class Sampler:
         biased = [(row, token, value) for row, s in enumerate(states) for token, value in s.bias.items()]
         held = [(row, token) for row, s in enumerate(states) if s.held for token in s.stop_ids]
         slots = [(row, s.slot) for row, s in enumerate(states) if s.slot is not None]
-        if logits is raw and (biased or held or slots):
+        narrow = [(row, s) for row, s in enumerate(states) if s.allowed is not None or s.bad_words is not None]
+        if logits is raw and (biased or held or slots or narrow):
             logits = raw.clone()
         if biased:
             rows, tokens, values = zip(*biased, strict=True)
             cells = self._ids(rows), self._ids(tokens)
             logits[cells] += torch.tensor(values, dtype=torch.float32, device=self.device)
+        for row, state in narrow:
+            if state.allowed is not None:
+                kept = logits[row, state.allowed]
+                logits[row] = -torch.inf
+                logits[row, state.allowed] = kept
+            if state.bad_words is not None:
+                state.bad_words.apply(logits[row])
         if held:
             cells = self._ids([row for row, _ in held]), self._ids([token for _, token in held])
             before = logits[cells]
@@ -139,8 +147,10 @@ class Sampler:
         if slots:
             rows, places = zip(*slots, strict=True)
             self._penalties.record(self._ids(places), tokens[self._ids(rows)])
-        for _, state in good:
+        for row, state in good:
             state.step += 1
+            if state.bad_words is not None:
+                state.bad_words.record(tokens[row : row + 1])
 
     def _ids(self, values: list[int] | tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
@@ -159,7 +169,8 @@ def _report(
         index = torch.tensor([row for row, _ in asked], device=raw.device)
         described = describe(raw[index], tokens[index], [k for _, k in asked])
         for (row, _), entry in zip(asked, described, strict=True):
-            result[row] = [entry]
+            ids = states[row].params.logprob_token_ids
+            result[row] = [named(raw[row], entry, ids) if ids else entry]
     return result
 
 

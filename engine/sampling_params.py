@@ -13,6 +13,8 @@ from engine.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
 MAX_N = 128
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKEN_IDS = 128
+MAX_BAD_WORDS = 128
 GREEDY_TEMPERATURE = 1e-2  # below it float32 logits cannot be told from greedy ones
 
 
@@ -28,7 +30,13 @@ CAPS = Caps()
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Frozen by convention once validated; ``validate`` raises ``RequestError`` naming the field."""
+    """Frozen by convention once validated; ``validate`` raises ``RequestError`` naming the field.
+
+    ``bad_words``: texts that are not generated; the tokens they are made of, alone and behind a blank, come to
+    ``bad_words_token_ids``. ``allowed_token_ids``: no others are generated. ``logprob_token_ids``: those whose
+    log-probabilities are told, in place of the likeliest. ``shown_token_ids``: special tokens that are text in spite of
+    ``skip_special_tokens``.
+    """
 
     n: int = 1
     temperature: float = 1.0
@@ -47,8 +55,13 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    logprob_token_ids: list[int] = msgspec.field(default_factory=list)
     prompt_logprobs: int | None = None
+    bad_words: list[str] = msgspec.field(default_factory=list)
+    bad_words_token_ids: list[list[int]] = msgspec.field(default_factory=list)
+    allowed_token_ids: list[int] | None = None
     skip_special_tokens: bool = True
+    shown_token_ids: list[int] = msgspec.field(default_factory=list)
     structured_outputs: StructuredOutputsParams | None = None
 
     @property
@@ -77,11 +90,19 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise RequestError(f"stop holds {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed", "stop")
         if any(not text for text in self.stop):
             raise RequestError("stop holds an empty string; each stop string needs at least one character", "stop")
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise RequestError(f"bad_words holds {len(self.bad_words)}; at most {MAX_BAD_WORDS} are taken", "bad_words")
+        if any(not text.strip() for text in self.bad_words):
+            raise RequestError("bad_words holds a text without a word", "bad_words")
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
+        if len(self.logprob_token_ids) > MAX_LOGPROB_TOKEN_IDS:
+            raise RequestError(
+                f"logprob_token_ids holds {len(self.logprob_token_ids)} ids; at most {MAX_LOGPROB_TOKEN_IDS} are told",
+                "logprob_token_ids",
+            )
         if vocab_size is not None:
-            for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias or ())):
-                for token in ids:
-                    if not 0 <= token < vocab_size:
-                        raise RequestError(f"{name} names token {token}; ids run from 0 to {vocab_size - 1}", name)
+            self._check_ids(vocab_size)
         for token, bias in (self.logit_bias or {}).items():
             if not -100 <= bias <= 100:
                 raise RequestError(f"logit_bias of token {token} is {bias}; it must be from -100 to 100", "logit_bias")
@@ -92,6 +113,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 name = f"structured_outputs.{error.param}" if error.param else "structured_outputs"
                 raise RequestError(f"structured_outputs: {error.message}", name) from None
         return self
+
+    def _check_ids(self, vocab_size: int) -> None:
+        for name in ("stop_token_ids", "logit_bias", "logprob_token_ids", "allowed_token_ids"):
+            for token in getattr(self, name) or ():
+                if not 0 <= token < vocab_size:
+                    raise RequestError(f"{name} names token {token}; ids run from 0 to {vocab_size - 1}", name)
 
 
 def _range(name: str, value: float, low: float, high: float, low_open: bool = False) -> None:

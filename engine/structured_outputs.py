@@ -10,6 +10,17 @@ from engine.errors import RequestError
 
 MAX_CHARACTERS = 2**17
 FORMS = ("json", "regex", "choice", "grammar", "json_object")
+CLIENT_FIELDS = (*FORMS, "disable_any_whitespace", "whitespace_pattern")
+"""Those that a request may name."""
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """Free text in front of the form: up to and with ``end``. ``open``: the answer begins inside it; otherwise only one
+    that starts with ``begin`` has any. Two newlines behind ``end`` belong to it."""
+
+    begin: str
+    end: str
+    open: bool
 
 
 class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -17,6 +28,8 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True, forbid_
     is one of these. ``grammar``: Lark, or GBNF where it holds ``::=``. ``json_object``: any JSON object.
 
     For JSON: ``disable_any_whitespace`` allows none between tokens, ``whitespace_pattern`` what it matches.
+    For a grammar in Lark: further rules of it, ``schemas`` that are JSON by a schema, and ``markers`` that are a text
+    which may be a special token. ``reasoning``: what may come before the form.
     """
 
     json: str | dict[str, Any] | None = None
@@ -26,6 +39,9 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True, forbid_
     json_object: bool | None = None
     disable_any_whitespace: bool = False
     whitespace_pattern: str | None = None
+    schemas: dict[str, dict[str, Any]] | None = None
+    markers: dict[str, str] | None = None
+    reasoning: Reasoning | None = None
 
     @property
     def form(self) -> str:
@@ -53,6 +69,9 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True, forbid_
             raise RequestError("choice holds an empty string; each choice needs at least one character", "choice")
         if "\0" in (self.regex or ""):
             raise RequestError("regex holds a NUL character", "regex")
+        for option in ("schemas", "markers"):
+            if getattr(self, option) and name != "grammar":
+                raise RequestError(f"{option} go with grammar, not with {name}", option)
         if name not in ("json", "json_object"):
             for option in ("disable_any_whitespace", "whitespace_pattern"):
                 if getattr(self, option):

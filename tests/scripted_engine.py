@@ -21,9 +21,11 @@ from engine.errors import EngineDeadError
 from engine.generation import CoreInfo
 from engine.messages import Abort, Add, Outputs, Rejected
 from engine.server.app import make_app
+from engine.server.chat_settings import ChatSettings
 from engine.server.limits import Limits
 from engine.server.listen import listen, url
 from engine.server.metrics import Metrics
+from engine.server.responses.store import ResponseStore
 from engine.server.state import ServerState, longest_token
 from engine.server.web import WebServer
 from engine.tokenizer import Tokenizer
@@ -193,6 +195,9 @@ class Scripted:
         messages = [{"role": "user", "content": "hi"}]
         return self.client.post("/v1/chat/completions", json={"model": MODEL, "messages": messages} | body)
 
+    def response(self, **body: Any) -> httpx.Response:
+        return self.client.post("/v1/responses", json={"model": MODEL, "input": "hi"} | body)
+
     def alive(self) -> bool:
         started = time.monotonic()
         answer = self.completion(max_tokens=5)
@@ -221,12 +226,18 @@ def serving(
     filled: bool = True,
     limits: Limits | None = None,
     slots: int = 10**6,
+    chat: ChatSettings | None = None,
+    responses: int = 16,
     **options: Any,
 ) -> Iterator[Scripted]:
-    """``filled``: false stops before the model is there. ``options``: of ``make_app``."""
+    """``filled``: false stops before the model is there. ``responses``: how many are kept. ``options``: of
+    ``make_app``."""
     limits = limits or Limits()
     tokenizer = chat_tokenizer(template)
-    state = ServerState(ignore_unknown_fields=ignore_unknown_fields, limits=limits)
+    state = ServerState(
+        ignore_unknown_fields=ignore_unknown_fields, limits=limits, responses=ResponseStore(responses)
+    )
+    state.chat = chat or state.chat
     listener = listen("127.0.0.1", 0)
     web = WebServer(make_app(state, api_keys, **options), idle_seconds=limits.idle_seconds)
     ready: list[Scripted] = []

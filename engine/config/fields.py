@@ -171,6 +171,18 @@ FIELDS: tuple[Field, ...] = (
           ("--shutdown-timeout",), 30.0),
     Field("server.iteration_timeout", k.INTERVAL, SERVER, "a step that takes longer turns /health to 503; a core that "
           "does not run at all does so within 5 s", ("--iteration-timeout",), 30.0),
+    Field("server.enable_auto_tool_choice", k.SWITCH, SERVER, "look for tool calls where a request leaves it to the "
+          "model whether to call", ("--enable-auto-tool-choice",), False),
+    Field("server.tool_call_parser", k.TOOL_PARSER, SERVER, f"format in which the model calls tools: auto, as the chat "
+          f"template says, {k.words(k.TOOL_PARSERS)}", ("--tool-call-parser",), "auto"),
+    Field("server.exclude_tools_when_tool_choice_none", k.SWITCH, SERVER, "do not show the model tools that it may not "
+          "call", ("--exclude-tools-when-tool-choice-none",), False),
+    Field("server.reasoning_parser", k.REASONING_PARSER, SERVER, "tell reasoning apart from answers, in the format of "
+          f"{k.words(k.REASONING_PARSERS)}", ("--reasoning-parser",), unset="reasoning stays in the answer"),
+    Field("server.trust_request_chat_template", k.SWITCH, SERVER, "use the chat template that a request brings",
+          ("--trust-request-chat-template",), False),
+    Field("server.responses_store", k.LIMIT, SERVER, "how many answers of /v1/responses are kept in memory for later "
+          "requests; 0: none", ("--responses-store",), 256),
     Field("server.ignore_unknown_fields", k.SWITCH, SERVER, "accept request fields nobody knows, with a log line",
           ("--ignore-unknown-fields",), False),
     Field("server.max_body_size", k.BYTES, LIMITS, "largest body of a request, as in 32M; above it: 413",

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MAX_BLANKS = 16
+"""Characters of insignificant whitespace in a row."""
+
+
 class GrammarError(Exception):
     """A form cannot be compiled, or an answer cannot go on under it. Shown to whoever asked for it."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
-from engine.grammar.contract import GrammarError
+from engine.grammar.contract import MAX_BLANKS, GrammarError
 from engine.grammar.schema import prepared
 from engine.grammar.vocabulary import Vocabulary
 from engine.structured_outputs import StructuredOutputsParams
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from numpy import int32
     from numpy.typing import NDArray
 
-MAX_BLANKS = 16
-"""Characters of insignificant whitespace in a row."""
 _BLANKS = rf"[\x20\x0A\x0D\x09]{{1,{MAX_BLANKS}}}"
 _ESCAPES = '"\\bfnrt'  # by \u a name could be written that is not taken for that of a property
 _MAX_LEXER_STATES = 50_000  # some 2 kB each
 _MAX_MESSAGE = 400
 _NOTHING = "NoExtensionBias"  # the library's word for a form that no text has
+_PLAIN_JSON = StructuredOutputsParams(json_object=True)
 _DIRECTIVE = re.compile(r"%(?:json|llguidance|lark)\b")
 
 
@@ -38,14 +37,26 @@ class GuidanceCompiler:
         self.words = (size + 31) // 32
         self._tokenizer = LLTokenizer(TokenizerWrapper(tokenizer), n_vocab=size, eos_token=tokenizer.ends)
         tokenizer.library = self._tokenizer
+        self._special = {vocabulary.tokens[token].decode(errors="replace"): token for token in vocabulary.special}
         self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
 
     def compile(self, params: StructuredOutputsParams) -> GuidanceGrammar:
         if params.whitespace_pattern is not None:
             self._check_blanks(params.whitespace_pattern)
-        grammar = GuidanceGrammar(self._matcher(_source(params)))
+        grammar = GuidanceGrammar(self._matcher(_source(params) + self._rules(params)))
         grammar.warm(self._tokenizer.eos_tokens)
         return grammar
+
+    def _rules(self, params: StructuredOutputsParams) -> str:
+        """What ``params`` adds to its grammar."""
+        lines = [f"{name}: %json {_with_options(schema)}" for name, schema in (params.schemas or {}).items()]
+        for name, text in (params.markers or {}).items():
+            token = self._special.get(text)
+            mark, lazy = (json.dumps(text), "[lazy]") if token is None else (f"<[{token}]>", "")
+            lines += [f"{name}: {mark}", f"to_{name}{lazy}: TO_MARK {mark}"]
+        if params.markers:
+            lines.append("TO_MARK: /(.|\\n)*/")
+        return "".join(f"\n{line}" for line in lines)
 
     def _matcher(self, source: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
@@ -146,6 +157,12 @@ def _json_source(schema: dict[str, Any], params: StructuredOutputsParams) -> str
         return LLMatcher.grammar_from_json_schema(prepared(schema), overrides=options)
     except ValueError as error:
         raise GrammarError(str(error)[:_MAX_MESSAGE]) from None
+
+
+def _with_options(schema: dict[str, Any]) -> str:
+    """A schema as a part of a grammar."""
+    source: dict[str, Any] = json.loads(_json_source(schema, _PLAIN_JSON))
+    return json.dumps(source["grammars"][0]["json_schema"])
 
 
 def _read(schema: str | dict[str, Any] | None) -> dict[str, Any]:

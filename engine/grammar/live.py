@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from engine.batch import Batch, Request, Sampled
 from engine.grammar.contract import Compiler, Grammar, GrammarError
+from engine.grammar.reasoning import Marks, start
 from engine.grammar.vocabulary import Vocabulary
-from engine.structured_outputs import StructuredOutputsParams
+from engine.structured_outputs import Reasoning, StructuredOutputsParams
 
 if TYPE_CHECKING:
     from numpy import int32
@@ -53,14 +54,15 @@ class Grammars:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._compiler: Future[Compiler] | None = None
-        self._ends: list[int] = []
+        self._vocabulary = Vocabulary([], [], [])
+        self._marks: dict[tuple[str, str], Marks] = {}
         self._kept: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
         self._pending: dict[str, tuple[Request, Future[Grammar]]] = {}
         self._live: dict[str, Live] = {}
 
     def learn(self, vocabulary: Vocabulary) -> None:
         """Must come before the first ``compile``."""
-        self._ends = vocabulary.ends
+        self._vocabulary = vocabulary
         self._compiler = self._pool.submit(_make, vocabulary)
 
     def compile(self, request: Request, params: StructuredOutputsParams) -> None:
@@ -133,7 +135,17 @@ class Grammars:
     def _compile(self, params: StructuredOutputsParams) -> Grammar:
         if self._compiler is None:
             raise GrammarError(_NO_VOCABULARY)
-        return self._compiler.result().compile(params)
+        compiler = self._compiler.result()
+        grammar = compiler.compile(params)
+        if params.reasoning is None:
+            return grammar
+        return start(grammar, self._marks_of(params.reasoning, compiler.words), params.reasoning)
+
+    def _marks_of(self, reasoning: Reasoning, words: int) -> Marks:
+        key = reasoning.begin, reasoning.end
+        if key not in self._marks:
+            self._marks[key] = Marks(self._vocabulary, words, reasoning)
+        return self._marks[key]
 
     def _resume(self, request: Request, generated: list[int]) -> None:
         live = self._live.get(request.id)
@@ -157,7 +169,7 @@ class Grammars:
 
     def _hold_ends(self, row: NDArray[int32]) -> None:
         rest = row.copy()
-        for token in self._ends:
+        for token in self._vocabulary.ends:
             rest[token // 32] &= ~(1 << token % 32)
         if rest.any():
             row[:] = rest

@@ -55,6 +55,12 @@ def describe(logits: Tensor, tokens: Tensor, ks: list[int]) -> list[TokenLogprob
     ]
 
 
+def named(logits: Tensor, entry: TokenLogprobs, ids: list[int]) -> TokenLogprobs:
+    """``entry`` of ``logits`` [vocab] with the log-probabilities of ``ids`` in place of the best."""
+    values = logits.log_softmax(-1)[torch.tensor(ids, device=logits.device)].tolist()
+    return TokenLogprobs(entry.token, entry.logprob, entry.rank, list(zip(ids, values, strict=True)))
+
+
 def _best(values: Tensor, ids: Tensor, k: int) -> Tensor:
     bits = (values + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)

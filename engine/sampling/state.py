@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+import torch
+
 from engine.batch import Request
+from engine.sampling.bad_words import BadWords
 from engine.sampling_params import SamplingParams
 
 _MASK = 2**64 - 1
@@ -15,7 +18,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 @dataclass(slots=True)
 class State:
     """``seed``: the user's, or 63 random bits. ``step``: tokens generated so far, the position of the next draw.
-    ``bias`` and ``stop_ids`` name only tokens of the vocabulary. ``slot``: row of the penalty counts, if any."""
+    ``bias``, ``stop_ids`` and ``allowed`` name only tokens of the vocabulary. ``slot``: row of the penalty counts, if
+    any. ``allowed``: ids on the device."""
 
     params: SamplingParams
     seed: int
@@ -23,20 +27,33 @@ class State:
     bias: dict[int, float]
     stop_ids: list[int]
     slot: int | None
+    bad_words: BadWords | None
+    allowed: torch.Tensor | None
     plain: bool
 
     @classmethod
-    def of(cls, request: Request, step: int, slot: int | None, vocab_size: int) -> State:
+    def of(
+        cls, request: Request, generated: list[int], slot: int | None, vocab_size: int, device: torch.device
+    ) -> State:
         params = request.params
+        words = [word for word in params.bad_words_token_ids if word and all(0 <= t < vocab_size for t in word)]
+        allowed = params.allowed_token_ids
         bias = {token: value for token, value in (params.logit_bias or {}).items() if 0 <= token < vocab_size}
         return cls(
             params=params,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
-            step=step,
+            step=len(generated),
             bias=bias,
             stop_ids=sorted(token for token in request.stop_ids if 0 <= token < vocab_size),
             slot=slot,
-            plain=params.greedy and params.logprobs is None and not bias and slot is None,
+            bad_words=BadWords(words, generated, device) if words else None,
+            allowed=None if allowed is None else torch.tensor(sorted(set(allowed)), device=device),
+            plain=params.greedy
+            and params.logprobs is None
+            and not bias
+            and slot is None
+            and not words
+            and allowed is None,
         )
 
     @property

@@ -13,10 +13,17 @@ from engine.expand import check_priority
 from engine.sampling_params import SamplingParams
 from engine.server.body import read_object
 from engine.server.fields import screen
-from engine.server.protocol import GenerationRequest, ResponseFormat, StreamOptions, parse
+from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest, StreamOptions, parse
+from engine.server.responses.protocol import ReasoningOptions, TextOptions
 from engine.server.state import ServerState
 
 M = TypeVar("M", bound=BaseModel)
+INNER: dict[str, type[BaseModel]] = {
+    "stream_options": StreamOptions,
+    "response_format": ResponseFormat,
+    "reasoning": ReasoningOptions,
+    "text": TextOptions,
+}
 
 
 def server_state(request: Request) -> ServerState:
@@ -31,8 +38,8 @@ async def read_body(request: Request, model: type[M]) -> M:
     raw = await read_object(request, state.limits)
     state.serving()
     fields = screen(raw, model, state.ignore_unknown_fields)
-    _screen_inside(fields, "stream_options", StreamOptions, state.ignore_unknown_fields)
-    _screen_inside(fields, "response_format", ResponseFormat, state.ignore_unknown_fields)
+    for name, inner in INNER.items():
+        _screen_inside(fields, name, inner, state.ignore_unknown_fields)
     body = parse(model, fields)
     state.check_model(getattr(body, "model", None))
     return body
@@ -45,13 +52,26 @@ def _screen_inside(fields: dict[str, Any], name: str, model: type[BaseModel], ig
 
 def check_generation(state: ServerState, body: GenerationRequest, params: SamplingParams) -> None:
     """Raises ``RequestError`` for combinations and ranges, before anything is tokenised."""
+    check_obfuscation(body.stream_options)
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options can only be given together with stream: true.", "stream_options")
     if body.stream and body.prompt_logprobs is not None:
         raise RequestError("prompt_logprobs are not available when streaming.", "prompt_logprobs")
+    check_sampling(state, body, params)
+
+
+def check_sampling(state: ServerState, body: SampledRequest, params: SamplingParams) -> None:
+    """Raises ``RequestError`` for what is out of range."""
     engine, _ = state.serving()
     check_priority(body.priority, engine.info.policy)
     params.validate(engine.info.vocab_size, state.limits.caps)
+
+
+def check_obfuscation(options: StreamOptions | None) -> None:
+    """Raises ``RequestError`` if it is asked for."""
+    if options is not None and options.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise RequestError(f"{name} is not supported yet: events are not padded.", name)
 
 
 def new_id(prefix: str, body: GenerationRequest) -> str:

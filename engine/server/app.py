@@ -18,6 +18,14 @@ from engine.server.completions import create_completion
 from engine.server.errors import Handler, answer_http_error, guarded
 from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from engine.server.rate import RateLimit, RateMiddleware
+from engine.server.responses.protocol import ResponsesRequest
+from engine.server.responses.routes import (
+    cancel_response,
+    create_response,
+    delete_response,
+    get_input_items,
+    get_response,
+)
 from engine.server.state import ServerState
 from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_version
 from engine.server.tokens import create_text, create_tokens
@@ -31,6 +39,11 @@ Route = tuple[str, str, Handler, type[BaseModel] | None]
 ROUTES: tuple[Route, ...] = (
     ("POST", "/v1/completions", create_completion, CompletionRequest),
     ("POST", "/v1/chat/completions", create_chat_completion, ChatRequest),
+    ("POST", "/v1/responses", create_response, ResponsesRequest),
+    ("GET", "/v1/responses/{response_id}", get_response, None),
+    ("DELETE", "/v1/responses/{response_id}", delete_response, None),
+    ("POST", "/v1/responses/{response_id}/cancel", cancel_response, None),
+    ("GET", "/v1/responses/{response_id}/input_items", get_input_items, None),
     ("POST", "/tokenize", create_tokens, TokenizeRequest),
     ("POST", "/detokenize", create_text, DetokenizeRequest),
     ("GET", "/v1/models", get_models, None),
@@ -63,6 +76,7 @@ def make_app(
     """Every answer of the application that is an error has the OpenAI error object as its body."""
     app = FastAPI(title="engine", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.server = state
+    app.state.guarded = bool(api_keys)
     app.add_exception_handler(HTTPException, answer_http_error)
     for method, path, handler, body in ROUTES:
         app.add_api_route(

@@ -18,7 +18,7 @@ from engine.server.errors import json_response
 from engine.server.frame import Chunks, Frame
 from engine.server.generate import Generation
 from engine.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
-from engine.server.prompts import check_choices, split_prompts, tokenize
+from engine.server.prompts import check_choices, split_prompts, tokenize, truncated
 from engine.server.protocol import CompletionRequest
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
@@ -40,16 +40,22 @@ async def _prepare(state: ServerState, body: CompletionRequest, arrival: float) 
     check_choices(len(prompts), body.n)
     if body.best_of not in (None, body.n):
         raise RequestError("best_of different from n is not supported yet.", "best_of")
+    if body.logprob_token_ids and body.logprobs is None:
+        raise RequestError("logprob_token_ids needs logprobs.", "logprob_token_ids")
     scored = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         scored = max(scored or 0, body.logprobs)
     wanted = read_structure(body, state.limits.caps.form_bytes)
     params = body.sampling(
-        logprobs=body.logprobs, prompt_logprobs=scored, max_tokens=body.max_tokens, structured_outputs=wanted
+        logprobs=body.logprobs,
+        prompt_logprobs=scored,
+        max_tokens=body.max_tokens,
+        structured_outputs=None if wanted is None else wanted.params,
     )
     check_generation(state, body, params)
     ids = [p if isinstance(p, list) else await tokenize(state, p, body.add_special_tokens) for p in prompts]
-    await check_structure(state, body, wanted)
+    ids = [truncated(state, body, each) for each in ids]
+    await check_structure(state, wanted)
     generation = Generation(state, new_id("cmpl", body), ids, params, body.priority, body.cache_salt, arrival)
     frame = Frame(state, generation, body, "text_completion", "text_completion")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)
@@ -106,6 +112,11 @@ class _Answer:
             piece["prompt_token_ids"] = self.generation.prompts[place] if first else None
         return piece
 
+    @property
+    def _told(self) -> int:
+        """How many tokens have their log-probability in a position."""
+        return max(self.body.logprobs or 0, len(self.body.logprob_token_ids))
+
     def _prompt_text(self, place: int) -> str:
         prompt = self.prompts[place]
         return prompt if isinstance(prompt, str) else self.names.tokenizer.decode(prompt, skip_special_tokens=False)
@@ -114,7 +125,7 @@ class _Answer:
         writer = self.writers.get(index)
         if writer is None:
             skip = self.generation.params.skip_special_tokens
-            writer = self.writers[index] = CompletionLogprobs(self.names, self.body.logprobs or 0, skip)
+            writer = self.writers[index] = CompletionLogprobs(self.names, self._told, skip)
         own = delta.logprobs or []
         if not echo:
             return writer.chunk(delta.token_ids, own)

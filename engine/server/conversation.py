@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 
 from engine.errors import RequestError
@@ -14,6 +16,7 @@ from engine.server.state import ServerState
 from engine.tokenizer.template import RESERVED_NAMES
 
 CHARACTERS_PER_MESSAGE = 64  # rendering a message takes about as long as tokenising this much
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 class Message(BaseModel):
@@ -33,27 +36,92 @@ class Message(BaseModel):
     function_call: Any = None
 
 
-async def encode_conversation(state: ServerState, body: ChatRequest | TokenizeRequest) -> list[int]:
+@dataclass
+class Conversation:
+    """What a prompt is rendered from. ``template``: in place of the server's. ``effort``: of reasoning, for templates
+    that know of it. ``messages_name``, ``effort_name``: what the client calls them."""
+
+    messages: list[Any]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    add_special_tokens: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    documents: list[Any] = field(default_factory=list)
+    template: str | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    effort: str | None = None
+    effort_name: str = "reasoning_effort"
+
+    @classmethod
+    def of(cls, body: ChatRequest | TokenizeRequest, tools: list[dict[str, Any]]) -> Conversation:
+        return cls(
+            messages=body.messages or [],
+            tools=tools,
+            add_special_tokens=bool(body.add_special_tokens),
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            documents=body.documents,
+            template=body.chat_template,
+            variables=body.chat_template_kwargs,
+            effort=body.reasoning_effort if isinstance(body, ChatRequest) else None,
+        )
+
+    @property
+    def continued(self) -> str | None:
+        """The text that the answer goes on with, if it does."""
+        content = self.messages[-1].get("content") if self.continue_final_message else None
+        return content if isinstance(content, str) else None
+
+
+async def encode_conversation(state: ServerState, given: Conversation) -> list[int]:
     """Token ids of the conversation in the model's template. Raises ``RequestError`` naming the field at fault."""
     _, tokenizer = state.serving()
-    messages = [_message(message, i, state.ignore_unknown_fields) for i, message in enumerate(body.messages or ())]
+    messages = [_message(message, i, state.ignore_unknown_fields) for i, message in enumerate(given.messages)]
     characters = sum(_characters(message) for message in messages)
     check_length(state, characters, "messages")
-    if clash := sorted(RESERVED_NAMES & body.chat_template_kwargs.keys()):
+    if given.tools:
+        size = len(msgspec.json.encode(given.tools))
+        check_length(state, size, "tools")
+        characters += size
+    if given.template is not None and not state.chat.trust_templates:
+        raise RequestError(
+            "chat_template is only taken by a server that was started with --trust-request-chat-template.",
+            "chat_template",
+        )
+    if clash := sorted(RESERVED_NAMES & given.variables.keys()):
         raise RequestError(f"chat_template_kwargs may not set {clash[0]}.", "chat_template_kwargs")
+    template = given.template or state.chat_template
+    source = template or tokenizer.template_for(bool(given.tools)) or ""
+    variables = _effort_variables(given, source) | given.variables
 
     def encode() -> list[int]:
         return tokenizer.encode_chat(
             messages,
-            add_special_tokens=bool(body.add_special_tokens),
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            chat_template=state.chat_template,
-            documents=body.documents or None,
-            **body.chat_template_kwargs,
+            add_special_tokens=given.add_special_tokens,
+            add_generation_prompt=given.add_generation_prompt,
+            continue_final_message=given.continue_final_message,
+            chat_template=template,
+            tools=given.tools or None,
+            documents=given.documents or None,
+            **variables,
         )
 
     return await off_loop(characters + CHARACTERS_PER_MESSAGE * len(messages), encode)
+
+
+def _effort_variables(given: Conversation, template: str) -> dict[str, Any]:
+    """How the template is told of the effort. Raises ``RequestError`` where it does not care."""
+    name, effort = given.effort_name, given.effort
+    if effort is None:
+        return {}
+    if effort not in EFFORTS:
+        raise RequestError(f"{name} is {effort[:50]!r}; one of {', '.join(EFFORTS)} is needed.", name)
+    if "reasoning_effort" in template:
+        return {"reasoning_effort": effort}
+    if effort == "none" and "enable_thinking" in template:
+        return {"enable_thinking": False}
+    more = "; of efforts it knows none" if "enable_thinking" in template else ""
+    raise RequestError(f"{name}: this model's chat template does not take it{more}.", name)
 
 
 def _message(message: Any, index: int, ignore_unknown: bool) -> Any:

@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from engine.errors import EngineDeadError, RequestError
 
@@ -102,4 +103,12 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
         405: f"{path} does not answer {method}.",
     }
     headers = dict(error.headers) if error.headers else None
+    if error.status_code == 405:  # the framework looks no further than the first route of this path
+        headers = {"Allow": ", ".join(sorted(_methods(request)))}
     return error_response(error.status_code, messages.get(error.status_code, str(error.detail)), None, headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Those that the path answers to."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in routes for method in getattr(route, "methods", None) or ()}

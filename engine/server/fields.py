@@ -17,56 +17,56 @@ NO_EFFECT = frozenset(
      "service_tier"}
 )  # fmt: skip
 
-_TOOLS = "tool calls are not built"
 _TEXT = "only text goes in and comes out"
-_REASONING = "reasoning is not told apart from the answer"
-_TEMPLATE = "the server's own template is used; see --chat-template"
 _CODE = "no code or parameters of a client's reach the sampler; see logit_bias and the penalties"
-_VOCABULARY = "a vocabulary can be narrowed by logit_bias alone"
 _BEAMS = "there is no beam search; use n"
-_WHOLE = "a prompt is never cut; shorten it before sending"
+_OLD_TOOLS = "it has been replaced by tools and tool_choice"
+_HOSTED = "tools are functions that the client runs"
 
 # A field that is known to users but not honoured → why, and the values that ask for nothing.
 _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    "allowed_token_ids": (_VOCABULARY, ()),
     "audio": (_TEXT, ()),
-    "bad_words": (_VOCABULARY, ([],)),
+    "background": ("an answer is sent as the one to its request", (False,)),
     "best_of": ("all n answers are returned; use n", (1,)),
-    "chat_template": (_TEMPLATE, ()),
+    "chat_template": ("there is no chat", ()),
+    "context_management": ("a prompt is never made shorter", ([],)),
+    "conversation": ("conversations are continued by previous_response_id", ()),
     "detokenize": ("answers are always text; return_token_ids gives the tokens as well", (True,)),
     "documents": ("only a chat template takes them", ([],)),
     "early_stopping": (_BEAMS, (False,)),
     "echo": ("an answer in a chat does not repeat its prompt", (False,)),
-    "function_call": (_TOOLS, ("none",)),
-    "functions": (_TOOLS, ([],)),
+    "enable_response_messages": ("a response has items", (False,)),
+    "function_call": (_OLD_TOOLS, ("none",)),
+    "functions": (_OLD_TOOLS, ([],)),
     "guided_decoding_backend": ("llguidance holds answers to their form", ("auto", "guidance")),
-    "include_reasoning": (_REASONING, (True,)),
+    "include_reasoning": ("there is no chat", (True,)),
     "kv_transfer_params": ("caches stay in this server", ({},)),
     "length_penalty": (_BEAMS, (1, 1.0)),
     "logits_processors": (_CODE, ([],)),
-    "logprob_token_ids": ("log-probabilities are of the likeliest tokens; see logprobs", ([],)),
+    "max_tool_calls": (_HOSTED, ()),
     "media_io_kwargs": (_TEXT, ({},)),
     "mm_processor_kwargs": (_TEXT, ({},)),
     "modalities": (_TEXT, (["text"],)),
-    "parallel_tool_calls": (_TOOLS, (True, False)),
+    "moderation": ("nothing is moderated", ()),
+    "parallel_tool_calls": ("there is no chat", (True, False)),
     "prediction": ("there is no drafting", ()),
+    "previous_input_messages": ("earlier turns are items of input", ([],)),
     "prompt_embeds": ("prompts are text or token ids", ()),
-    "reasoning_effort": (f"{_REASONING}; a template may take it from chat_template_kwargs", ()),
+    "prompt_cache_options": ("the prefix cache keeps what fits", ({},)),
+    "reasoning_effort": ("there is no chat", ()),
     "repetition_detection": ("answers end by stop, stop_token_ids and max_tokens", ()),
     "return_prompt_text": ("the prompt is not sent back; return_token_ids gives its tokens", (False,)),
     "spaces_between_special_tokens": ("special tokens are always set apart as the tokenizer does", (True,)),
     "stream_interval": ("every token is sent as it comes", (1,)),
-    "structural_tag": ("an answer has one form as a whole; see structured_outputs", ()),
+    "structural_tag": ("an answer has one form as a whole; see structured_outputs and tools", ()),
     "suffix": ("text is continued, not filled in", ("",)),
-    "thinking_token_budget": (_REASONING, (-1,)),
-    "tool_choice": (_TOOLS, ("none",)),
-    "tools": (_TOOLS, ([],)),
-    "truncate_prompt_tokens": (_WHOLE, ()),
-    "truncation_side": (_WHOLE, ()),
+    "thinking_token_budget": ("reasoning has no limit of its own; see max_tokens", (-1,)),
+    "tool_choice": ("there is no chat", ("none", "auto")),
+    "tools": ("there is no chat", ([],)),
     "use_beam_search": (_BEAMS, (False,)),
     "verbosity": ("the prompt says how long an answer should be", ()),
     "vllm_xargs": (_CODE, ({},)),
-    "web_search_options": (_TOOLS, ()),
+    "web_search_options": (_HOSTED, ()),
 }
 NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {name: harmless for name, (_, harmless) in _KNOWN.items()}
 logger = logging.getLogger("engine.server")

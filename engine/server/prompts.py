@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from engine.errors import RequestError
 from engine.server.body import json_kind
+from engine.server.protocol import GenerationRequest
 from engine.server.state import ServerState
 
 MAX_PROMPTS = 1024
@@ -59,6 +60,23 @@ def check_length(state: ServerState, characters: int, name: str) -> None:
             f"{name} has {characters} characters, which cannot fit the {state.max_prompt_tokens} tokens of a prompt.",
             name,
         )
+
+
+def truncated(state: ServerState, body: GenerationRequest, ids: list[int]) -> list[int]:
+    """The last ``truncate_prompt_tokens`` of ``ids``, or the first; -1: as many as the context has beside the answer.
+    Raises ``RequestError``."""
+    count, side, name = body.truncate_prompt_tokens, body.truncation_side, "truncate_prompt_tokens"
+    if side not in ("left", "right"):
+        raise RequestError(f"truncation_side is {side[:50]!r}; it is left or right.", "truncation_side")
+    if count is None:
+        return ids
+    engine, _ = state.serving()
+    limit = engine.info.max_model_len
+    if count == -1:
+        count = max(1, limit - (1 if body.answer_tokens is None else body.answer_tokens))
+    if not 0 < count <= limit:
+        raise RequestError(f"{name} is {count}; it must be -1, or from 1 to the context of {limit} tokens.", name)
+    return ids[-count:] if side == "left" else ids[:count]
 
 
 async def off_loop(characters: int, work: Callable[[], T]) -> T:

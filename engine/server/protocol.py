@@ -1,9 +1,10 @@
-"""The requests of the OpenAI routes: every field this engine honours. Types are strict; null equals absent."""
+"""The requests of completions and chats: every field this engine honours. Types are strict; null equals absent."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Strict, ValidationError, WithJsonSchema
 
 from engine.errors import RequestError
@@ -38,6 +39,7 @@ class Body(BaseModel):
 class StreamOptions(Body):
     include_usage: Bool = False
     continuous_usage_stats: Bool = False
+    include_obfuscation: Bool = False
 
 
 class ResponseFormat(Body):
@@ -47,13 +49,11 @@ class ResponseFormat(Body):
     json_schema: dict[str, Any] | None = None
 
 
-class GenerationRequest(Body):
-    """What both generating routes share. ``max_tokens`` absent: the rest of the context."""
+class SampledRequest(Body):
+    """What all generating routes share."""
 
     model: Text | None = None
     stream: Bool = False
-    stream_options: StreamOptions | None = None
-    n: Int = 1
     temperature: Float = 1.0
     top_p: Float = 1.0
     top_k: Int = 0
@@ -67,23 +67,14 @@ class GenerationRequest(Body):
     stop_token_ids: Ints = []
     include_stop_str_in_output: Bool = False
     ignore_eos: Bool = False
-    max_tokens: Int | None = None
     min_tokens: Int = 0
-    prompt_logprobs: Int | None = None
+    bad_words: Texts = []
+    allowed_token_ids: Ints = []
     skip_special_tokens: Bool = True
-    add_special_tokens: Bool = True
     priority: Int = 0
     request_id: Annotated[str, Strict(), Field(min_length=1, max_length=256)] | None = None
     cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
-    return_token_ids: Bool = False
-    return_tokens_as_token_ids: Bool = False
-    response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_whitespace_pattern: Text | None = None
 
     def sampling(
         self,
@@ -95,7 +86,6 @@ class GenerationRequest(Body):
     ) -> SamplingParams:
         """Not validated yet: the vocabulary is not known here. Raises ``RequestError`` for a bias without a number."""
         return SamplingParams(
-            n=self.n,
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
@@ -112,10 +102,54 @@ class GenerationRequest(Body):
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
             logprobs=logprobs,
+            bad_words=self.bad_words,
+            allowed_token_ids=self.allowed_token_ids if "allowed_token_ids" in self.model_fields_set else None,
             prompt_logprobs=prompt_logprobs,
             skip_special_tokens=self.skip_special_tokens,
             structured_outputs=structured_outputs,
         )
+
+
+class GenerationRequest(SampledRequest):
+    """What the routes share that may answer more than once. ``max_tokens`` absent: the rest of the context."""
+
+    stream_options: StreamOptions | None = None
+    n: Int = 1
+    max_tokens: Int | None = None
+    logprob_token_ids: Ints = []
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Int | None = None
+    truncation_side: Text = "left"
+    add_special_tokens: Bool = True
+    return_token_ids: Bool = False
+    return_tokens_as_token_ids: Bool = False
+    response_format: ResponseFormat | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_whitespace_pattern: Text | None = None
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The most that the answer may have, if that is said."""
+        return self.max_tokens
+
+    def sampling(
+        self,
+        *,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
+        max_tokens: int | None,
+        structured_outputs: StructuredOutputsParams | None = None,
+    ) -> SamplingParams:
+        params = super().sampling(
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            max_tokens=max_tokens,
+            structured_outputs=structured_outputs,
+        )
+        return replace(params, n=self.n, logprob_token_ids=self.logprob_token_ids)
 
 
 class CompletionRequest(GenerationRequest):
@@ -128,8 +162,8 @@ class CompletionRequest(GenerationRequest):
 
 
 class ChatRequest(GenerationRequest):
-    """``messages`` are checked by ``engine.server.conversation``; ``max_completion_tokens`` wins over
-    ``max_tokens``."""
+    """``messages`` are checked by ``engine.server.conversation``, ``tools`` and ``tool_choice`` by
+    ``engine.server.tools``; ``max_completion_tokens`` wins over ``max_tokens``."""
 
     messages: list[Any]
     logprobs: Bool = False
@@ -139,7 +173,17 @@ class ChatRequest(GenerationRequest):
     continue_final_message: Bool = False
     add_special_tokens: Bool = False
     documents: list[Any] = []
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Any] = []
+    tool_choice: Any = None
+    parallel_tool_calls: Bool = True
+    reasoning_effort: Text | None = None
+    include_reasoning: Bool = True
+
+    @property
+    def answer_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class TokenizeRequest(Body):
@@ -152,7 +196,9 @@ class TokenizeRequest(Body):
     add_generation_prompt: Bool = True
     continue_final_message: Bool = False
     documents: list[Any] = []
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Any] = []
     return_token_strs: Bool = False
 
 

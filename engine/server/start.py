@@ -11,8 +11,10 @@ from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
 from engine.server.banner import StartLine, ready_lines, show, start_table
+from engine.server.chat_settings import read_chat_settings
 from engine.server.listen import Address
 from engine.server.metrics import Metrics
+from engine.server.responses.store import ResponseStore
 from engine.server.state import ServerState, longest_token
 from engine.table import terminal
 from engine.tokenizer import load_tokenizer
@@ -40,6 +42,8 @@ async def start_engine(given: dict[str, Given], state: ServerState, address: Add
         state.chat_template = read_template(value_of(given, "model.chat_template"))
         files = find_gguf(model.path, weights=not is_dummy(given)) or model.path
         tokenizer = await asyncio.to_thread(load_tokenizer, files)
+        state.responses = ResponseStore(value_of(given, "server.responses_store"))
+        state.chat = read_chat_settings(given, state.chat_template, tokenizer)
         loaded = time.monotonic()
         measuring = asyncio.create_task(asyncio.to_thread(longest_token, tokenizer))
         engine = await AsyncEngine.start(given, tokenizer, report=line.report, caps=state.limits.caps)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, RequestError
 from engine.grammar.checker import Checker
+from engine.server.chat_settings import ChatSettings
 from engine.server.limits import Limits
 from engine.server.queue import Queue
+from engine.server.responses.store import ResponseStore
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -23,16 +25,18 @@ SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in
 
 @dataclass
 class ServerState:
-    """``step_patience``: seconds one step may take. ``chat_template``: replaces the model's own. ``served_name``: the
-    model name that requests use. ``max_prompt_bytes``: a longer text has more than ``max_prompt_tokens``, whatever they
-    are. ``active``: tasks of requests being answered. ``stopping``: no new request is taken; ``aborting``: those being
-    answered are ended, too. ``checker``: of the forms that answers shall have. ``started``: seconds since the epoch."""
+    """``step_patience``: seconds one step may take. ``chat_template``: replaces the model's own. ``chat``: how answers
+    are read. ``served_name``: the model name that requests use. ``max_prompt_bytes``: a longer text has more than
+    ``max_prompt_tokens``, whatever they are. ``active``: tasks of requests being answered. ``stopping``: no new request
+    is taken; ``aborting``: those being answered are ended, too. ``checker``: of the forms that answers shall have.
+    ``responses``: those that may be asked for again. ``started``: seconds since the epoch."""
 
     ignore_unknown_fields: bool = False
     step_patience: float = 30.0
     limits: Limits = field(default_factory=Limits)
     request_log: RequestLog | None = None
     chat_template: str | None = None
+    chat: ChatSettings = field(default_factory=ChatSettings)
     served_name: str = ""
     engine: AsyncEngine | None = None
     tokenizer: Tokenizer | None = None
@@ -44,6 +48,7 @@ class ServerState:
     stopping: bool = False
     aborting: bool = False
     checker: Checker = field(default_factory=Checker)
+    responses: ResponseStore = field(default_factory=lambda: ResponseStore(0))
     started: int = field(default_factory=lambda: int(time.time()))
 
     def fill(self, engine: AsyncEngine, tokenizer: Tokenizer, metrics: Metrics, name: str, longest: int) -> None:

@@ -38,8 +38,9 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await _end(task, gone)
 
 
-async def event_stream(request: Request, events: Events, headers: dict[str, str]) -> Response:
-    """A response of ``data: {...}`` events and a final ``data: [DONE]``. What ``events`` raises soon is raised here;
+async def event_stream(request: Request, events: Events, headers: dict[str, str], named: bool = False) -> Response:
+    """A response of ``data: {...}`` events and a final ``data: [DONE]``; or of events that are ``named`` by their type,
+    where the last of them is the end. What ``events`` raises soon is raised here;
     what it raises later becomes an error event, after which the stream ends without ``[DONE]``."""
     state: ServerState = request.app.state.server
     first = asyncio.create_task(anext(events))
@@ -59,7 +60,7 @@ async def event_stream(request: Request, events: Events, headers: dict[str, str]
         await _end(first, gone)
         await events.aclose()
         raise
-    return EventResponse(state, first, events, gone, headers)
+    return EventResponse(state, first, events, gone, headers, named)
 
 
 class EventResponse(Response):
@@ -72,7 +73,9 @@ class EventResponse(Response):
         events: Events,
         gone: asyncio.Task[None],
         headers: dict[str, str],
+        named: bool,
     ) -> None:
+        self.named = named
         self.state, self.first, self.events, self.gone = state, first, events, gone
         self.status_code, self.background = 200, None
         self.init_headers(HEADERS | headers)
@@ -92,7 +95,7 @@ class EventResponse(Response):
         try:
             await asyncio.wait({task, self.gone}, return_when=asyncio.FIRST_COMPLETED)
             if self.state.aborting and task.cancelled() and not self.gone.done():
-                await send(_body(_event(error_object(*describe(_shutdown()))), False))
+                await send(_body(self._error(_shutdown()), False))
         finally:
             self.state.active.discard(task)
             await _end(task)
@@ -101,22 +104,29 @@ class EventResponse(Response):
         try:
             event: dict[str, Any] | None = await self.first
             while event is not None:
-                await write(_event(event), True)
+                await write(self._event(event), True)
                 event = await anext(self.events, None)
-            last = b"data: [DONE]\n\n"
+            last = b"" if self.named else b"data: [DONE]\n\n"
         except OSError:  # the socket is gone; closing the events aborts
             return
         except Exception as error:  # shown to the client as the last event
-            last = _event(error_object(*describe(error)))
+            last = self._error(error)
         await write(last, False)
+
+    def _event(self, content: dict[str, Any]) -> bytes:
+        name = f"event: {content['type']}\n".encode() if self.named else b""
+        return name + b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+    def _error(self, error: Exception) -> bytes:
+        content = error_object(*describe(error))
+        if self.named:
+            inner = content["error"]
+            content = {"type": "error", "code": str(inner["code"]), "message": inner["message"], "param": None}
+        return self._event(content)
 
 
 def _shutdown() -> RequestError:
     return RequestError("The server is shutting down.", None, 503)
-
-
-def _event(content: dict[str, Any]) -> bytes:
-    return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
 def _body(body: bytes, more: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -10,24 +11,40 @@ import msgspec
 from engine.errors import RequestError
 from engine.grammar.contract import GrammarError
 from engine.server.fields import unknown_name
-from engine.server.protocol import GenerationRequest, ResponseFormat
+from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest
 from engine.server.state import ServerState
-from engine.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
+from engine.structured_outputs import CLIENT_FIELDS, MAX_CHARACTERS, StructuredOutputsParams
 
 CHECK_S = 5.0
+Wish = tuple[str, dict[str, Any], dict[str, str]]
+"""Field, arguments of ``StructuredOutputsParams``, and its names → what the client calls them."""
 _OLDER = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _BLANKS = "guided_whitespace_pattern"
 
 
-def read_structure(body: GenerationRequest, most: int = MAX_CHARACTERS) -> StructuredOutputsParams | None:
+@dataclass(frozen=True)
+class Structure:
+    """A form, checked as far as it can be without compiling. ``where``: what the client calls it."""
+
+    params: StructuredOutputsParams
+    where: str
+
+
+def read_structure(body: GenerationRequest, most: int = MAX_CHARACTERS) -> Structure | None:
     """What ``body`` asks for, ``None`` for free text. ``most``: bytes of it as JSON. Raises ``RequestError`` naming the
     field at fault."""
-    wish = _wish(body)
-    if wish is None:
-        return None
-    place, given, names = wish
+    wish = only_one(_format(body.response_format), current(body), _former(body))
+    return None if wish is None else structure_of(*wish, most=most)
+
+
+def structure_of(
+    place: str, given: dict[str, Any], names: dict[str, str], most: int = MAX_CHARACTERS
+) -> Structure:
+    """``given``: arguments of ``StructuredOutputsParams``, called ``names`` by the client, inside the field ``place``.
+    ``most``: bytes of it as JSON. Raises ``RequestError`` naming the field at fault."""
     try:
-        return msgspec.convert(given, StructuredOutputsParams).validate(most)
+        params = msgspec.convert(given, StructuredOutputsParams).validate(most)
+        return Structure(params, names[params.form])
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`").partition("[")[0]
@@ -38,33 +55,39 @@ def read_structure(body: GenerationRequest, most: int = MAX_CHARACTERS) -> Struc
         raise RequestError(f"{where}: {error.message}", where) from None
 
 
-async def check_structure(state: ServerState, body: GenerationRequest, wanted: StructuredOutputsParams | None) -> None:
+async def check_structure(state: ServerState, wanted: Structure | None) -> None:
     """Raises ``RequestError`` naming the field: 400 for a form that cannot be compiled in the time there is, 503 while
     too many others are being looked at."""
     if wanted is None:
         return
-    wish = _wish(body)
-    assert wish is not None
-    where = wish[2][wanted.form]
+    where = wanted.where
     try:
         async with asyncio.timeout(CHECK_S):
-            await asyncio.wrap_future(state.checker.submit(wanted))
+            await asyncio.wrap_future(state.checker.submit(wanted.params))
     except GrammarError as error:
         raise RequestError(f"{where}: {error}", where) from None
     except TimeoutError:
         raise RequestError("Too many forms of answers are being compiled; try again in a moment.", where, 503) from None
 
 
-def _wish(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
-    """(field, arguments of ``StructuredOutputsParams``, its names → what the client calls them)."""
-    found = [wish for wish in (_format(body.response_format), _current(body), _former(body)) if wish is not None]
+def schema_format(inner: dict[str, Any], place: str, where: str) -> Wish:
+    """The wish of a format of type json_schema, whose fields ``inner`` stand at ``where``, in the field ``place``."""
+    check_names(inner, ("name", "description", "schema", "strict"), where)
+    if inner.get("schema") is None:
+        raise RequestError(f"{place} of type json_schema needs {where}.schema.", place)
+    return place, {"json": inner["schema"]}, {"json": f"{where}.schema"}
+
+
+def only_one(*wishes: Wish | None) -> Wish | None:
+    """The wish that there is. Raises ``RequestError`` if there are two."""
+    found = [wish for wish in wishes if wish is not None]
     if len(found) > 1:
         first, second = (place for place, *_ in found[:2])
         raise RequestError(f"{second} cannot be given together with {first}; leave one of them out.", second)
     return found[0] if found else None
 
 
-def _format(given: ResponseFormat | None) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+def _format(given: ResponseFormat | None) -> Wish | None:
     place = "response_format"
     if given is None or given.type == "text":
         return None
@@ -74,25 +97,21 @@ def _format(given: ResponseFormat | None) -> tuple[str, dict[str, Any], dict[str
         raise RequestError(
             f"response_format.type is {given.type[:50]!r}; text, json_object and json_schema are supported.", place
         )
-    inside = f"{place}.json_schema"
-    inner = given.json_schema or {}
-    _check_names(inner, ("name", "description", "schema", "strict"), inside)
-    if inner.get("schema") is None:
-        raise RequestError(f"response_format of type json_schema needs {inside}.schema.", place)
-    return place, {"json": inner["schema"]}, {"json": f"{inside}.schema"}
+    return schema_format(given.json_schema or {}, place, f"{place}.json_schema")
 
 
-def _current(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+def current(body: SampledRequest) -> Wish | None:
+    """The wish in ``structured_outputs``."""
     place, given = "structured_outputs", body.structured_outputs
     if given is None:
         return None
-    names = StructuredOutputsParams.__struct_fields__
-    _check_names(given, names, place)
+    names = CLIENT_FIELDS
+    check_names(given, names, place)
     kept = {name: value for name, value in given.items() if value is not None}
     return place, kept, {name: f"{place}.{name}" for name in names}
 
 
-def _former(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str]] | None:
+def _former(body: GenerationRequest) -> Wish | None:
     given = {new: (old, getattr(body, old)) for old, new in _OLDER.items() if getattr(body, old) is not None}
     blanks = body.guided_whitespace_pattern
     if not given:
@@ -104,7 +123,7 @@ def _former(body: GenerationRequest) -> tuple[str, dict[str, Any], dict[str, str
     return next(iter(names.values())), values, names
 
 
-def _check_names(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+def check_names(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
     for name in given:
         if name not in known:
             raise RequestError(unknown_name(name, known, f"{place}."), f"{place}.{name}"[:200])

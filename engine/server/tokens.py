@@ -7,10 +7,12 @@ from fastapi.responses import Response
 
 from engine.errors import RequestError
 from engine.server.accept import read_body, server_state
-from engine.server.conversation import encode_conversation
+from engine.server.chat_settings import ChatSettings
+from engine.server.conversation import Conversation, encode_conversation
 from engine.server.errors import json_response
 from engine.server.prompts import off_loop, tokenize
 from engine.server.protocol import DetokenizeRequest, TokenizeRequest
+from engine.server.tools.choice import read_tools
 
 
 async def create_tokens(request: Request) -> Response:
@@ -23,7 +25,8 @@ async def create_tokens(request: Request) -> Response:
         add = True if body.add_special_tokens is None else body.add_special_tokens
         ids = await tokenize(state, body.prompt, add)
     else:
-        ids = await encode_conversation(state, body)
+        tools = read_tools(body.tools, "none", True, ChatSettings()).shown
+        ids = await encode_conversation(state, Conversation.of(body, list(tools)))
     answer = {"count": len(ids), "max_model_len": engine.info.max_model_len, "tokens": ids}
     texts = [tokenizer.token_text(token) for token in ids] if body.return_token_strs else None
     return json_response({**answer, "token_strs": texts})

@@ -49,6 +49,10 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         return self._templates.get("default")
 
+    def template_for(self, tools: bool) -> str | None:
+        """The model's template for conversations with or without tools."""
+        return (self._templates.get("tool_use") if tools else None) or self.chat_template
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of ``text``; special tokens written out in it become their ids. ``add_special_tokens`` puts the begin
         and end tokens around it that the model's files ask for. A begin token that is doubled by this is kept, and
@@ -98,7 +102,7 @@ class Tokenizer:
         if clash := sorted(RESERVED_NAMES & kwargs.keys()):
             raise RequestError(f"{clash[0]!r} is not a template variable to set", "chat_template_kwargs")
         return render_template(
-            chat_template or self._template(bool(tools)),
+            chat_template or self._needed_template(bool(tools)),
             messages,
             tools=tools,
             documents=documents,
@@ -123,8 +127,8 @@ class Tokenizer:
         except TypeError as error:
             raise RequestError("the text holds half of a surrogate pair, which is not a character", param) from error
 
-    def _template(self, with_tools: bool) -> str:
-        template = (self._templates.get("tool_use") if with_tools else None) or self.chat_template
+    def _needed_template(self, tools: bool) -> str:
+        template = self.template_for(tools)
         if template is None:
             raise RequestError(
                 "a chat template is needed and this model has none; start the server with --chat-template FILE, or use "

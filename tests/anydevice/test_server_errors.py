@@ -15,12 +15,15 @@ import pytest
 
 from engine.sampling_params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS
 from engine.server.app import ROUTES
+from engine.server.chat_settings import ChatSettings
 from engine.server.fields import NO_EFFECT, NOT_SUPPORTED
 from engine.server.limits import Limits
 from engine.server.protocol import ChatRequest, CompletionRequest, TokenizeRequest
+from engine.server.responses.protocol import ResponsesRequest
+from engine.server.tools import PARSERS
 from tests.scripted_engine import MODEL, Script, error_of, serving
 
-POSTS = [path for method, path, _, _ in ROUTES if method == "POST"]
+POSTS = [path for _, path, _, body in ROUTES if body is not None]
 MESSAGES = [{"role": "user", "content": "hi"}]
 JSON = {"content-type": "application/json"}
 
@@ -219,15 +222,21 @@ JUNK = [None, True, False, 0, 1, -1, 2**31, 2**63, -(2**70), 0.5, -1e308, "", "x
         [1], [-1], ["a", 1], {}, {"a": {}}, {"type": "text"}, [{}], [{"role": "user"}],
         [{"role": "user", "content": 5}],
         [{"role": "assistant", "tool_calls": [{}]}], [{"role": "user", "content": [{"type": "text", "text": None}]}],
-        {"include_usage": 3}, {"1": 1}, {"-1": 1}, {"x": 1}]  # fmt: skip
+        {"include_usage": 3}, {"1": 1}, {"-1": 1}, {"x": 1}, {"effort": "low"}, {"format": {"type": "json_schema"}},
+        [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "required", "auto",
+        [{"type": "function", "name": "f", "strict": True}], {"type": "function", "name": "f"},
+        [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}]]  # fmt: skip
 
 
 def test_H_API_14_fuzz_of_500_requests():
     draw = random.Random(1)
-    models = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/tokenize": TokenizeRequest}
-    good = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": {"messages": MESSAGES}, "/tokenize": {}}
+    models = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/tokenize": TokenizeRequest,
+              "/v1/responses": ResponsesRequest}  # fmt: skip
+    good = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": {"messages": MESSAGES}, "/tokenize": {},
+            "/v1/responses": {"input": "a"}}  # fmt: skip
     statuses = set()
-    with serving(Script(once=True)) as server:
+    chat = ChatSettings(PARSERS["hermes"], auto_tools=True)
+    with serving(Script(once=True), chat=chat) as server:
         for number in range(500):
             path = draw.choice(list(models))
             names = [*models[path].model_fields, *NOT_SUPPORTED, *NO_EFFECT, "nonsense"]

@@ -76,7 +76,7 @@ def test_errors(server, client):
     assert caught.value.param == "temperature" and "temperature" in caught.value.message
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="gpt-4", messages=USER)
-    with pytest.raises(openai.BadRequestError, match="not supported yet"):
+    with pytest.raises(openai.BadRequestError, match="enable-auto-tool-choice"):
         client.chat.completions.create(
             model=MODEL, messages=USER, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]
         )

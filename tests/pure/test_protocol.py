@@ -93,7 +93,7 @@ def test_unknown_field_names_the_nearest():
     assert caught.value.param == "messages[3].contnt" and "messages[3].content" in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["foo", "tool", "tool_chioce", "include_reasonin", "guided", "best"])
+@pytest.mark.parametrize("name", ["foo", "detokeniz", "modalitys", "thinking_token_budge", "guided", "best"])
 def test_no_field_is_suggested_that_is_refused_or_far(name):
     message = refused(chat, **{name: 1}).message
     assert message == f"Unknown field {name}."
@@ -102,7 +102,7 @@ def test_no_field_is_suggested_that_is_refused_or_far(name):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("guided_decoding_backend", "llguidance"), ("best_of", "use n"), ("logits_processors", "logit_bias"),
-     ("tools", "not built")],
+     ("functions", "tools and tool_choice"), ("modalities", "text")],
 )  # fmt: skip
 def test_a_known_field_is_refused_with_its_reason(name, reason):
     message = refused(chat, **{name: [{"a": 1}]}).message
@@ -153,13 +153,14 @@ def test_every_sampling_field_arrives():
         "n": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "presence_penalty": 0.2,
         "frequency_penalty": 0.3, "repetition_penalty": 1.1, "logit_bias": {"5": 1.5}, "seed": 9, "stop": ["x"],
         "stop_token_ids": [4], "include_stop_str_in_output": True, "ignore_eos": True, "max_tokens": 8,
-        "min_tokens": 2, "skip_special_tokens": False,
+        "min_tokens": 2, "skip_special_tokens": False, "bad_words": ["no"], "allowed_token_ids": [3, 4],
+        "logprob_token_ids": [5],
     }  # fmt: skip
     params = sampling(completion(**given))
     for name, value in given.items():
         assert getattr(params, name) == ({5: 1.5} if name == "logit_bias" else value), name
     rest = set(SamplingParams.__struct_fields__) - set(given)
-    assert rest == {"logprobs", "prompt_logprobs", "structured_outputs"}
+    assert rest == {"logprobs", "prompt_logprobs", "structured_outputs", "bad_words_token_ids", "shown_token_ids"}
     assert sampling(completion(seed=-1)).seed is None and sampling(completion()).max_tokens is None
 
 
