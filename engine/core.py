@@ -107,6 +107,7 @@ class EngineCore:
                 policy=plan["scheduler.policy"],
                 built=self._worker.built,
                 loaded=self._worker.loaded,
+                plan=plan.to_json(),
             )
             stack.pop_all()
 
