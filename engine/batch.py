@@ -126,7 +126,7 @@ class Times(msgspec.Struct, frozen=True):
 
 class Stats(msgspec.Struct, frozen=True):
     """State of the core after a step; counters are totals since start. ``steps``: kind of graph → steps that ran so;
-    ``padding``: tokens computed for nobody."""
+    ``padding``: tokens computed for nobody; ``deferred``: of the ``waiting``, those that no free room would let run."""
 
     running: int
     waiting: int
@@ -139,3 +139,4 @@ class Stats(msgspec.Struct, frozen=True):
     generation_tokens: int
     steps: dict[str, int] = {}
     padding: int = 0
+    deferred: int = 0

@@ -108,6 +108,7 @@ class EngineCore:
                 max_num_seqs=plan["scheduler.max_num_seqs"],
                 built=self._worker.built,
                 loaded=self._worker.loaded,
+                plan=plan.to_json(),
             )
             stack.pop_all()
 

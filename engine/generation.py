@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from engine.batch import FinishReason, TokenLogprobs
@@ -29,7 +31,8 @@ class Delta(msgspec.Struct, frozen=True):
 class CoreInfo(msgspec.Struct, frozen=True):
     """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
     table. ``phases``: seconds per start-up phase, in order. ``policy``, ``max_num_seqs``: of the scheduler. ``built``
-    and ``loaded``: functions that pieces were compiled into at this start, and that came from the cache."""
+    and ``loaded``: functions that pieces were compiled into at this start, and that came from the cache. ``plan``: as
+    ``Plan.to_json`` writes it."""
 
     model_name: str
     model_path: str
@@ -48,3 +51,4 @@ class CoreInfo(msgspec.Struct, frozen=True):
     max_num_seqs: int = 1
     built: int = 0
     loaded: int = 0
+    plan: dict[str, Any] = {}

@@ -77,6 +77,7 @@ class Scheduler:
             step_tokens=self._step_tokens,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
+            deferred=len(self._sequences) - len(self._running) - len(self._waiting),
         )
 
     def add(self, request: Request, held: bool = False) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "platforms": "print every installed platform, what it found here, and which would be chosen",
     "conform": "put a platform plugin through the kit that certifies it",
     "pull": "bring a model into the cache",
+    "top": "show what a running server does, in this terminal",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,
 and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help (``AS``: it takes those of

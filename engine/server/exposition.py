@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,60 +12,77 @@ from prometheus_client.registry import Collector
 
 from engine.batch import Stats
 from engine.generation import CoreInfo
-from engine.server.metric_names import ALIAS, PREFIX
+from engine.server.metric_names import ALIAS, CORE_COUNTERS, CORE_GAUGES, PREFIX
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-_STEPS = "Steps by the kind of graph they replayed; NONE ran call by call."
-_FUNCTIONS = "Functions that pieces were compiled into, built at this start or taken from the cache."
+Samples = list[tuple[tuple[str, ...], float]]
+"""(values of a family's own labels, number) of each series."""
 
 
 class CoreCollector(Collector):
     """The core's own numbers, read when somebody looks: gauges, totals since start, and what it is."""
 
     def __init__(self, info: CoreInfo, labels: dict[str, str], core: Callable[[], Stats]) -> None:
-        self.labels, self.core, self.info = labels, core, info
-        self.plan = {
-            "platform": info.platform,
-            "level": f"-O{info.level}",
-            "compile_mode": info.compile_mode,
-            "graph_mode": info.graph_mode,
-            "plan_hash": info.plan_hash,
-        }
-        blocks = str(info.num_blocks)
-        self.cache = {"block_size": str(info.block_size), "num_blocks": blocks, "num_gpu_blocks": blocks}
+        self.labels, self.core, self.fixed = labels, core, fixed_samples(info)
 
     def collect(self) -> Iterator[Metric]:
-        stats = self.core()
-        labels = list(self.labels)
-        steps = CounterMetricFamily(PREFIX + "graph_steps", _STEPS, labels=[*labels, "kind"])
-        functions = GaugeMetricFamily(PREFIX + "compiled_functions", _FUNCTIONS, labels=[*labels, "source"])
-        yield self._gauge("num_requests_running", "Requests in the current batch.", stats.running)
-        yield self._gauge("num_requests_waiting", "Requests that wait for their turn.", stats.waiting)
-        yield self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", stats.kv_usage)
-        yield self._counter("num_preemptions", "Requests put back to make room.", stats.preemptions)
-        yield self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_queries)
-        yield self._counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_hits)
-        for kind in ("FULL", "PIECEWISE", "NONE"):
-            steps.add_metric([*self.labels.values(), kind], stats.steps.get(kind, 0))
-        yield steps
-        yield self._counter("graph_padding_tokens", "Tokens computed for nobody, to fill a graph.", stats.padding)
-        for source, count in (("built", self.info.built), ("cache", self.info.loaded)):
-            functions.add_metric([*self.labels.values(), source], count)
-        yield functions
-        yield self._gauge("plan_info", "What was decided at start-up.", 1, self.plan)
-        yield self._gauge("cache_config_info", "The KV cache.", 1, self.cache)
+        found = self.fixed | current_samples(self.core())
+        for kind, rows in ((GaugeMetricFamily, CORE_GAUGES), (CounterMetricFamily, CORE_COUNTERS)):
+            for row in rows:
+                family = kind(PREFIX + row.name, row.help, labels=[*self.labels, *row.labels])
+                for values, number in found[row.name]:
+                    family.add_metric([*self.labels.values(), *values], number)
+                yield family
 
-    def _gauge(self, name: str, text: str, value: float, more: dict[str, str] | None = None) -> Metric:
-        labels = self.labels | (more or {})
-        family = GaugeMetricFamily(PREFIX + name, text, labels=list(labels))
-        family.add_metric(list(labels.values()), value)
-        return family
 
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        family = CounterMetricFamily(PREFIX + name, text, labels=list(self.labels))
-        family.add_metric(list(self.labels.values()), value)
-        return family
+def current_samples(stats: Stats) -> dict[str, Samples]:
+    """What changes while the core runs, by name."""
+    reasons = {"capacity": stats.waiting - stats.deferred, "deferred": stats.deferred}
+    return {
+        "num_requests_running": _one(stats.running),
+        "num_requests_waiting": _one(stats.waiting),
+        "num_requests_waiting_by_reason": _each(reasons),
+        "kv_cache_usage_perc": _one(stats.kv_usage),
+        "num_preemptions": _one(stats.preemptions),
+        "prefix_cache_queries": _one(stats.prefix_queries),
+        "prefix_cache_hits": _one(stats.prefix_hits),
+        "graph_steps": _each({kind: stats.steps.get(kind, 0) for kind in ("FULL", "PIECEWISE", "NONE")}),
+        "graph_padding_tokens": _one(stats.padding),
+    }
+
+
+def fixed_samples(info: CoreInfo) -> dict[str, Samples]:
+    """What was decided at the start, by name."""
+    rows, level = info.plan, f"-O{info.level}"
+    plan = (info.platform, str(rows.get("arch", "")), level, info.compile_mode, info.graph_mode, info.plan_hash)
+    calls: Counter[tuple[str, str]] = Counter()
+    for row in rows.get("kernels", ()):
+        calls[row["op"], row["chosen"]] += row["count"]
+    places = {row["rule"]: int(row["matched"]) for row in rows.get("fusions", ())}
+    decided = [_decided(rows, f"cache.{name}") for name in ("enable_prefix_caching", "gpu_memory_utilization")]
+    blocks = str(info.num_blocks)
+    cache = (str(info.block_size), _decided(rows, "cache.kv_cache_dtype"), *decided,
+             _decided(rows, "cache.kv_cache_memory_bytes"), blocks, blocks)  # fmt: skip
+    return {
+        "compiled_functions": _each({"built": info.built, "cache": info.loaded}),
+        "plan_info": [(plan, 1)],
+        "kernel_info": [((*who, str(count)), 1) for who, count in calls.items()],
+        "fusion_info": [((rule, str(count > 0).lower(), str(count)), 1) for rule, count in places.items()],
+        "cache_config_info": [(cache, 1)],
+    }
+
+
+def _decided(plan: Mapping[str, Any], key: str) -> str:
+    row = plan.get("decisions", {}).get(key)
+    return "" if row is None else str(row["value"])
+
+
+def _one(value: float) -> Samples:
+    return [((), value)]
+
+
+def _each(values: Mapping[str, float]) -> Samples:
+    return [((name,), value) for name, value in values.items()]
 
 
 def expose(registry: CollectorRegistry) -> bytes:
@@ -73,7 +92,7 @@ def expose(registry: CollectorRegistry) -> bytes:
 
 class _Twice:
     def __init__(self, families: Iterable[Metric]) -> None:
-        self.families = list(families)
+        self.families: Sequence[Metric] = list(families)
 
     def collect(self) -> Iterator[Metric]:
         for prefix in (PREFIX, ALIAS):

@@ -70,7 +70,8 @@ class StatsLog:
             f"Avg generation throughput: {generated / seconds:.1f} tokens/s",
             f"Running: {new.running} reqs",
             f"Waiting: {new.waiting} reqs",
-            *([f"Preemptions: {preemptions}"] if preemptions > 0 else []),
+            *([f"Deferred: {new.deferred} reqs"] if new.deferred else []),
+            *([f"Preemptions: {preemptions} ({new.preemptions} in all)"] if preemptions > 0 else []),
             f"KV cache usage: {100 * new.kv_usage:.1f}%",
             f"Prefix cache hit rate: {100 * self.hit_rate:.1f}%",
         ]

@@ -20,18 +20,24 @@ PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """``buckets``: upper bounds of a histogram; ``()`` means 1, 2, 5, 10, ... up to the model's context."""
+    """One family. ``buckets``: upper bounds of a histogram; ``()`` means 1, 2, 5, 10, ... up to the model's context.
+    ``labels``: beside ``LABELS``."""
 
     name: str
     help: str
     buckets: Sequence[float] = ()
+    labels: tuple[str, ...] = ()
 
 
 COUNTERS = (
     Name("prompt_tokens", "Prompt tokens of answered requests; the sum of their usage."),
+    Name("prompt_tokens_by_source", "The same by where their cache came from.", labels=("source",)),
     Name("prompt_tokens_cached", "Those of them that came out of the prefix cache."),
+    Name("prompt_tokens_cached_by_source", "The same by where that cache lies.", labels=("source",)),
     Name("generation_tokens", "Generated tokens; the sum of the requests' usage."),
-)
+    Name("request_success", "HTTP requests by how they ended, each counted once whatever its prompts and choices.",
+         labels=("finished_reason",)),
+)  # fmt: skip
 HISTOGRAMS = (
     Name("time_to_first_token_seconds", "From a request's arrival to its first token.", TTFT),
     Name("inter_token_latency_seconds", "Between two pieces of news of one choice.", BETWEEN),
@@ -42,6 +48,7 @@ HISTOGRAMS = (
     Name("request_decode_time_seconds", "From the first token to the last.", LATENCY),
     Name("request_inference_time_seconds", "From the first step to the last token.", LATENCY),
     Name("request_prompt_tokens", "Prompt tokens per finished request."),
+    Name("request_prefill_kv_computed_tokens", "Those of them that were computed, not taken from the prefix cache."),
     Name("request_generation_tokens", "Generated tokens per finished request."),
     Name("request_max_num_generation_tokens", "Generated tokens of its longest choice."),
     Name("request_params_n", "Choices asked for.", CHOICES),
@@ -49,6 +56,33 @@ HISTOGRAMS = (
     Name("request_num_preemptions", "Preemptions per finished request.", PREEMPTIONS),
     Name("iteration_tokens_total", "Tokens per step of the engine.", ITERATION),
 )
+"""What each front end counts itself; several of them are added up."""
+
+CORE_GAUGES = (
+    Name("num_requests_running", "Requests in the current batch."),
+    Name("num_requests_waiting", "Requests that wait for their turn."),
+    Name("num_requests_waiting_by_reason", "The same by what they wait for: room in a step, or a grammar (deferred).",
+         labels=("reason",)),
+    Name("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1."),
+    Name("compiled_functions", "Functions that pieces were compiled into, built at this start or taken from the cache.",
+         labels=("source",)),
+    Name("plan_info", "What was decided at start-up.",
+         labels=("platform", "arch", "level", "compile_mode", "graph_mode", "plan_hash")),
+    Name("kernel_info", "Who computes the calls of an op.", labels=("op", "kernel", "calls")),
+    Name("fusion_info", "Every fusion; an active one was found in some places of the program.",
+         labels=("fusion", "active", "places")),
+    Name("cache_config_info", "The KV cache.",
+         labels=("block_size", "cache_dtype", "enable_prefix_caching", "gpu_memory_utilization",
+                 "kv_cache_memory_bytes", "num_blocks", "num_gpu_blocks")),
+)  # fmt: skip
+CORE_COUNTERS = (
+    Name("num_preemptions", "Requests put back to make room."),
+    Name("prefix_cache_queries", "Tokens looked up in the prefix cache."),
+    Name("prefix_cache_hits", "Tokens found in the prefix cache."),
+    Name("graph_steps", "Steps by the kind of graph they replayed; NONE ran call by call.", labels=("kind",)),
+    Name("graph_padding_tokens", "Tokens computed for nobody, to fill a graph."),
+)
+"""What the core says of itself, the same whichever front end is asked."""
 
 
 def token_buckets(limit: int) -> list[int]:

@@ -231,7 +231,7 @@ def test_H_SRV_09_metrics_error_breaks_no_response(stream, monkeypatch, caplog):
         raise ValueError("counters can only be incremented by non-negative amounts")
 
     with serving() as server:
-        for counter in (*server.state.metrics.counters.values(), *server.state.metrics.requests.values()):
+        for counter in server.state.metrics.counters.values():
             monkeypatch.setattr(counter, "inc", broken)
         with caplog.at_level(logging.WARNING):
             answers = [server.completion(max_tokens=3, stream=stream) for _ in range(3)]
@@ -258,6 +258,8 @@ def test_token_counters_equal_the_sums_of_usage():
         assert server.metric("generation_tokens_total") == total["completion_tokens"]
         cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
         assert server.metric("prompt_tokens_cached_total", prefix="vllm:") == cached
+        assert server.metric("prompt_tokens_by_source_total", source="local_cache_hit") == cached
+        assert server.metric("prompt_tokens_by_source_total") == total["prompt_tokens"]
         assert server.metric("request_success_total") == len(usages)
         assert server.metric("request_generation_tokens_sum") == total["completion_tokens"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,14 +14,39 @@ from engine.batch import FinishReason, Stats, Times
 from engine.generation import CoreInfo, Delta
 from engine.sampling_params import SamplingParams
 from engine.server.logs import StatsLog
-from engine.server.metric_names import BETWEEN, COUNTERS, HISTOGRAMS, LATENCY, TTFT, token_buckets
+from engine.server.metric_names import (
+    ALIAS,
+    BETWEEN,
+    CORE_COUNTERS,
+    CORE_GAUGES,
+    COUNTERS,
+    HISTOGRAMS,
+    LATENCY,
+    PREFIX,
+    TTFT,
+    token_buckets,
+)
 from engine.server.metrics import Metrics
 
 INFO = CoreInfo(
     model_name="m", model_path="/m", vocab_size=10, max_model_len=1000, num_blocks=7, block_size=16,
     plan_hash="abc", platform="toy", level=2, compile_mode="PIECEWISE", graph_mode="FULL",
     summary=[("platform", "something people read", "")], phases=[], built=1, loaded=2,
+    plan={
+        "arch": "toy-2",
+        "decisions": {
+            f"cache.{name}": {"value": value, "origin": "default", "reason": ""}
+            for name, value in {"kv_cache_dtype": "auto", "enable_prefix_caching": True, "gpu_memory_utilization": 0.9,
+                                "kv_cache_memory_bytes": None}.items()
+        },
+        "kernels": [
+            {"op": "linear", "chosen": "toy_linear", "count": 3}, {"op": "linear", "chosen": "reference", "count": 1},
+            {"op": "linear", "chosen": "toy_linear", "count": 4},
+        ],
+        "fusions": [{"rule": "fuse_norm_quant", "matched": 6}, {"rule": "fuse_act_quant", "matched": 0}],
+    },
 )  # fmt: skip
+NAMES = Path(__file__).parents[1] / "golden/metrics.txt"
 IDLE = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
 
 
@@ -78,23 +104,41 @@ def test_buckets_are_those_users_know():
     assert token_buckets(64) == [1, 2, 5, 10, 20, 50] and token_buckets(1) == [1]
 
 
+def test_the_exposition_holds_the_names_that_dashboards_know(metrics):
+    """``tests/golden/metrics.txt``: a line per family, with the labels of its series. A name goes or changes by hand
+    alone: somebody's dashboard has it."""
+    lines = []
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        (labels,) = {tuple(sorted(sample.labels.keys() - {"le"})) for sample in family.samples}
+        assert family.documentation and family.samples
+        lines.append(f"{family.type} {family.name} {' '.join(labels)}")
+    wanted = NAMES.read_text().splitlines()
+    assert wanted == sorted(wanted)
+    assert sorted(line.replace(PREFIX, "", 1) for line in lines if PREFIX in line) == wanted
+    assert sorted(line.replace(ALIAS, "", 1) for line in lines if ALIAS in line) == wanted
+    assert len(lines) == 2 * len(wanted)
+
+
+def test_every_declared_family_is_shown(metrics):
+    names = {family.name for family in metrics.registry.collect()}
+    declared = [row.name for row in (*COUNTERS, *HISTOGRAMS, *CORE_GAUGES, *CORE_COUNTERS)]
+    assert names == {PREFIX + name for name in declared} and len(names) == len(declared)
+
+
 def test_every_family_under_both_names_with_equal_values(metrics, core):
-    core.stats = Stats(3, 2, 0.25, 4, 100, 40, 17, 50, 60)
+    core.stats = Stats(3, 2, 0.25, 4, 100, 40, 17, 50, 60, deferred=1)
     run(metrics, [(0, 0, delta(tokens=4))], FinishReason.STOP)
     found = samples(metrics)
     own = {key: number for key, number in found.items() if key[0].startswith("engine:")}
     alias = {("engine:" + key[0][5:], key[1]): number for key, number in found.items() if key[0].startswith("vllm:")}
     assert own == alias and len(own) + len(alias) == len(found)
-    names = {key[0] for key in own}
-    assert not any(name.endswith("_created") for name in names)
-    for row in COUNTERS:
-        assert f"engine:{row.name}_total" in names
-    for row in HISTOGRAMS:
-        assert f"engine:{row.name}_bucket" in names and f"engine:{row.name}_count" in names
+    assert not any(name.endswith("_created") for name, _ in own)
     for name, number in {"num_requests_running": 3, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.25,
                          "num_preemptions_total": 4, "prefix_cache_queries_total": 100,
                          "prefix_cache_hits_total": 40}.items():  # fmt: skip
         assert own[("engine:" + name, ())] == number
+    for reason in ("capacity", "deferred"):
+        assert own[("engine:num_requests_waiting_by_reason", (("reason", reason),))] == 1
 
 
 def test_steps_by_kind_of_graph_tokens_of_padding_and_pieces_by_where_they_came_from(metrics, core):
@@ -116,9 +160,15 @@ def test_types_in_the_text_format(metrics):
 
 
 def test_what_was_planned_is_a_metric(metrics):
-    labels = {"platform": "toy", "level": "-O2", "compile_mode": "PIECEWISE", "graph_mode": "FULL", "plan_hash": "abc"}
-    assert value(metrics, "plan_info", **labels) == 1
-    assert value(metrics, "cache_config_info", block_size="16", num_blocks="7", num_gpu_blocks="7") == 1
+    labels = {"platform": "toy", "arch": "toy-2", "level": "-O2", "compile_mode": "PIECEWISE", "graph_mode": "FULL"}
+    assert value(metrics, "plan_info", **labels, plan_hash="abc") == 1
+    cache = {"block_size": "16", "cache_dtype": "auto", "enable_prefix_caching": "True", "num_blocks": "7"}
+    more = {"gpu_memory_utilization": "0.9", "kv_cache_memory_bytes": "None", "num_gpu_blocks": "7"}
+    assert value(metrics, "cache_config_info", **cache, **more) == 1
+    assert value(metrics, "kernel_info", op="linear", kernel="toy_linear", calls="7") == 1
+    assert value(metrics, "kernel_info", op="linear", kernel="reference", calls="1") == 1
+    assert value(metrics, "fusion_info", fusion="fuse_norm_quant", active="true", places="6") == 1
+    assert value(metrics, "fusion_info", fusion="fuse_act_quant", active="false", places="0") == 1
 
 
 def test_a_request_counts_once_whatever_its_choices(metrics):
@@ -176,6 +226,40 @@ def test_cached_tokens_count_once_per_prompt(metrics):
     run(metrics, [(0, 0, delta(cached_tokens=4)), (0, 1, delta(1, cached_tokens=5)), (0, 0, delta(cached_tokens=4))],
         FinishReason.STOP, n=2)  # fmt: skip
     assert value(metrics, "prompt_tokens_cached_total") == 4
+    assert value(metrics, "prompt_tokens_cached_by_source_total", source="device") == 4
+    assert value(metrics, "prompt_tokens_by_source_total", source="local_cache_hit") == 4
+    assert value(metrics, "prompt_tokens_by_source_total", source="local_compute") == 1
+    assert value(metrics, "request_prefill_kv_computed_tokens_sum") == 1
+
+
+def test_every_prompt_token_has_a_source_however_a_request_ends(metrics):
+    run(metrics, [(0, 1, delta(1))], FinishReason.ABORT, n=2)
+    run(metrics, [(0, 0, delta(cached_tokens=5))], FinishReason.STOP)
+    sources = [value(metrics, "prompt_tokens_by_source_total", source=name) for name in ("local_compute",
+               "local_cache_hit")]  # fmt: skip
+    assert sources == [5, 5] and value(metrics, "prompt_tokens_total") == 10
+
+
+def test_who_follows_a_request_is_told_once_and_with_its_phases(metrics):
+    times = Times(arrival=10.0, scheduled=11.0, first_token=13.0, last_token=17.0, preemptions=0)
+    told = []
+
+    def follow(*steps):
+        record = metrics.begin(SamplingParams(), [5], time.monotonic(), told.append)
+        record.delta(0, 0, delta())
+        for step in steps:
+            step(record)
+        return record
+
+    record = follow(lambda record: record.took(times))
+    assert told == []
+    record.end(FinishReason.ABORT)
+    assert told == [record] and record.outcome is FinishReason.ABORT
+    assert record.phases() == {"queue": 1, "prefill": 2, "decode": 4, "inference": 6}
+    failed = follow(lambda record: record.end(FinishReason.ERROR), lambda record: record.took(times))
+    assert told == [record, failed]
+    follow(lambda record: record.end(None), lambda record: record.took(times))
+    assert told == [record, failed]
 
 
 def test_steps_are_counted_where_they_are_told(metrics, core):
@@ -209,11 +293,14 @@ def test_the_periodic_line(core):
     core.stats = Stats(2, 1, 0.125, 3, 100, 40, 17, 500, 60)
     now[0] = 20.0
     line = log.line()
-    for part in ("50.0 tokens/s", "generation throughput: 6.0", "Running: 2", "Waiting: 1", "Preemptions: 3", "12.5%",
-                 "40.0%"):  # fmt: skip
+    for part in ("50.0 tokens/s", "generation throughput: 6.0", "Running: 2", "Waiting: 1", "Preemptions: 3 (3 in all)",
+                 "12.5%", "40.0%"):  # fmt: skip
         assert part in line, part
     now[0] = 30.0
     assert "Preemptions" not in log.line()
-    core.stats = Stats(0, 0, 0.0, 3, 100, 40, 0, 500, 60)
+    core.stats = Stats(0, 1, 0.0, 5, 100, 40, 0, 500, 60, deferred=1)
     now[0] = 40.0
+    assert "Deferred: 1 reqs, Preemptions: 2 (5 in all)" in log.line()
+    core.stats = Stats(0, 0, 0.0, 5, 100, 40, 0, 500, 60)
+    now[0] = 50.0
     assert log.line() is None
