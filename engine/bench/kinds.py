@@ -6,27 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from engine.config.values import Kind, listing, text
+from engine.config.values import Kind, listing, number, text
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 """Time to first token, time per output token after it, time between two events, whole time of a request."""
-
-
-def number(low: float, high: float = float("inf"), above: bool = False) -> Callable[[Any], float]:
-    """A number from ``low``, or ``above`` it, up to ``high``."""
-    wanted = f"wants a number {'above' if above else 'from'} {low:g}"
-    wanted += f" up to {high:g}" if high < float("inf") else ""
-
-    def parse(raw: Any) -> float:
-        try:
-            value = float(raw)
-        except (TypeError, ValueError):
-            value = float("nan")
-        if not (low < value if above else low <= value) or value > high:
-            raise ValueError(wanted)
-        return value
-
-    return parse
 
 
 def _percentile(raw: Any) -> float:

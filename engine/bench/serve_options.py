@@ -16,11 +16,10 @@ from engine.bench.kinds import (
     RATE,
     VALUE,
     WORDS,
-    number,
 )
 from engine.cli.options import Option
 from engine.config import kinds as k
-from engine.config.values import Kind, choice, integer
+from engine.config.values import Kind, choice, integer, number
 from engine.errors import UserError
 
 SAMPLING = (

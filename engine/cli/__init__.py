@@ -22,6 +22,8 @@ COMMANDS = {
     "platforms": "print every installed platform, what it found here, and which would be chosen",
     "conform": "put a platform plugin through the kit that certifies it",
     "pull": "bring a model into the cache",
+    "chat": "talk to a running server",
+    "complete": "have a running server continue texts",
     "bench": "measure speed: of this engine, or of any server that speaks the OpenAI API",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,
