@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from engine.bench.server_facts import peak_of
-from engine.cli.options import Option, chosen, plainly, usages
-from engine.errors import UserError
 
 if TYPE_CHECKING:
     from engine.llm import LLM
     from engine.plan_values import Given
     from platforms.contract import Runtime
-
-
-def read_words(words: Sequence[str], options: Sequence[Option]) -> tuple[dict[str, Given], Any]:
-    """(settings of the engine, values of ``options``). Raises ``UserError``, for a setting of the server too: none is
-    started."""
-    from engine.cli.choice import unread
-    from engine.cli.output import warn
-    from engine.config import BY_KEY, collect
-    from engine.config.fields import SERVER
-
-    found = collect(plainly(words, options), os.environ, "bench", usages(options))
-    warn((*found.warnings, *unread()))
-    for key, row in found.given.items():
-        if row.origin == "command line" and key in BY_KEY and BY_KEY[key].group == SERVER:
-            raise UserError(f"{BY_KEY[key].flag}: a setting of the server, and none is started here; leave it out")
-    return found.given, chosen(found.switches, options)
 
 
 @contextmanager

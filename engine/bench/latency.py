@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.bench import trace
-from engine.bench.in_process import about, opened, read_words
+from engine.bench.in_process import about, opened
 from engine.bench.results import facts, save
 from engine.bench.statistics import mean, percentile
 from engine.cli.options import Option
 from engine.cli.output import say
+from engine.cli.settings import read_settings
 from engine.config import kinds as k
 from engine.generation_bar import generation_bar
 from engine.plan_values import Given
@@ -39,7 +40,7 @@ OPTIONS = (
 
 
 def run(words: Sequence[str]) -> int:
-    given, asked = read_words(words, OPTIONS)
+    given, asked = read_settings(words, OPTIONS, "bench")
     # An equal prompt would be read once and found after that.
     given = {"cache.enable_prefix_caching": Given(False, "argument")} | given
     with opened(given) as llm:

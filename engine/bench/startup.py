@@ -13,11 +13,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from engine.bench.in_process import about, opened, read_words
+from engine.bench.in_process import about, opened
 from engine.bench.results import facts, save
 from engine.bench.statistics import mean, percentile
 from engine.cli.options import Option
 from engine.cli.output import say
+from engine.cli.settings import read_settings
 from engine.config import kinds as k
 from engine.config.sources import value_of
 from engine.errors import UserError
@@ -50,7 +51,7 @@ class Start:
 def run(words: Sequence[str]) -> int:
     from engine.weights.resolve import resolve_model
 
-    given, asked = read_words(words, OPTIONS)
+    given, asked = read_settings(words, OPTIONS, "bench")
     # A model that lies in the folder must be found without it.
     path = resolve_model(value_of(given, "model.name")).path.absolute()
     given = given | {"model.name": Given(str(path), "argument")}

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.bench import samples, trace
-from engine.bench.in_process import about, opened, read_words
+from engine.bench.in_process import about, opened
 from engine.bench.results import facts, save
 from engine.bench.samples import Sample, make_samples
 from engine.cli.options import Option
 from engine.cli.output import say
+from engine.cli.settings import read_settings
 from engine.config import kinds as k
 from engine.config.sources import value_of
 from engine.config.values import Kind, choice
@@ -38,7 +39,7 @@ OPTIONS = (
 
 
 def run(words: Sequence[str]) -> int:
-    given, asked = read_words(words, OPTIONS)
+    given, asked = read_settings(words, OPTIONS, "bench")
     if asked.async_engine and (asked.profile or asked.backend != "engine"):
         raise UserError("--async-engine measures prompts as they are, without --profile or --backend engine-chat")
     asked.seed = value_of(given, "model.seed") or 0

@@ -24,6 +24,7 @@ COMMANDS = {
     "pull": "bring a model into the cache",
     "chat": "talk to a running server",
     "complete": "have a running server continue texts",
+    "run-batch": "answer a file of requests, without a server",
     "bench": "measure speed: of this engine, or of any server that speaks the OpenAI API",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,

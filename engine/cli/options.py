@@ -79,13 +79,13 @@ def usages(options: Sequence[Option]) -> list[str]:
 
 
 def plainly(words: Sequence[str], options: Sequence[Option]) -> list[str]:
-    """``words`` with - for _ in the names of ``options``, for a reader that knows one spelling."""
-    flags = {option.flag for option in options}
+    """``words`` with the flags of ``options`` in one spelling, for a reader that knows no other."""
+    flags = {spelling: option.flag for option in options for spelling in (option.flag, option.short) if spelling}
     found = []
     for word in words:
         spelling, equals, raw = word.partition("=")
         plain = spelling.replace("_", "-")
-        found.append(plain + equals + raw if plain in flags else word)
+        found.append(flags[plain] + equals + raw if plain in flags else word)
     return found
 
 

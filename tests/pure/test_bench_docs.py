@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench.in_process import read_words
 from engine.bench.serve_options import OPTIONS, check
 from engine.bench.sweep import COLUMNS, _split
 from engine.cli.bench import WAYS
 from engine.cli.options import read_options
+from engine.cli.settings import read_settings
 
 TEXT = (Path(__file__).parents[2] / "docs/bench.md").read_text()
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines()]
@@ -23,7 +23,7 @@ def understood(way: str, words: list[str]) -> None:
     if way == "serve":
         check(read_options(words, OPTIONS, "test"))
     else:
-        read_words(words, import_module(f"engine.bench.{way}").OPTIONS)
+        read_settings(words, import_module(f"engine.bench.{way}").OPTIONS, "bench")
 
 
 @pytest.mark.parametrize("line", LINES)
