@@ -75,10 +75,24 @@ def own_flag_table() -> str:
     rows = [
         [f"`engine {name}`", code(flag), what]
         for name in COMMANDS
-        for flag, what in getattr(import_module(f"engine.cli.{name}"), "SWITCHES", ())
+        for flag, what in getattr(import_module(f"engine.cli.{name.replace('-', '_')}"), "SWITCHES", ())
     ]
     rows.append(["those with settings", code("--config FILE"), "settings from a YAML file"])
     return table(("subcommand", "flag", "what"), rows)
+
+
+def bench_tables() -> str:
+    """Options of every way to measure."""
+    from importlib import import_module
+
+    from engine.cli.bench import WAYS
+    from engine.cli.options import rows_of
+
+    blocks = []
+    for way in WAYS:
+        rows = [[code(flags), what] for flags, what in rows_of(import_module(f"engine.bench.{way}").OPTIONS)]
+        blocks.append(f"### engine bench {way}\n\n{table(('option', 'what'), rows)}")
+    return "\n\n".join(blocks)
 
 
 def variable_table() -> str:
@@ -223,6 +237,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "levels": level_table,
     "flags": flag_tables,
     "own-flags": own_flag_table,
+    "bench": bench_tables,
     "variables": variable_table,
     "spellings": spelling_table,
     "removed": removed_table,
@@ -231,7 +246,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "support": support_tables,
     "only-a-device": only_a_device_table,
 }
-DOCUMENTS = ("README.md", "docs/flags.md", "docs/levels.md", "docs/plugin-guide.md", "docs/support.md")
+DOCUMENTS = ("README.md", "docs/bench.md", "docs/flags.md", "docs/levels.md", "docs/plugin-guide.md", "docs/support.md")
 
 
 def updated(text: str) -> str:

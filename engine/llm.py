@@ -29,7 +29,7 @@ from engine.streams import MergedDelta
 if TYPE_CHECKING:
     from engine.core import EngineCore
     from engine.grammar.checker import Checker
-    from engine.plan_values import Plan
+    from engine.plan_values import Given, Plan
     from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -44,14 +44,25 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
-        from engine.config.sources import from_environment, from_keywords, value_of
+        from engine.config.sources import from_environment, from_keywords
+
+        self._open(from_environment(os.environ) | from_keywords(model=model, **settings))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Given]) -> Self:
+        """An LLM of settings that have been read already, by canonical key. Raises ``UserError``."""
+        self = cls.__new__(cls)
+        self._open(given)
+        return self
+
+    def _open(self, given: Mapping[str, Given]) -> None:
+        from engine.config.sources import value_of
         from engine.core import EngineCore
         from engine.tokenizer import load_tokenizer
         from engine.weights.checkpoint import find_gguf
         from engine.weights.dummy import is_dummy
         from engine.weights.resolve import resolve_model
 
-        given = from_environment(os.environ) | from_keywords(model=model, **settings)
         template = read_template(value_of(given, "model.chat_template"))
         path = resolve_model(value_of(given, "model.name")).path
         tokenizer = load_tokenizer(find_gguf(path, weights=not is_dummy(given)) or path)

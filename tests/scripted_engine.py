@@ -215,6 +215,31 @@ class Scripted:
         return math.fsum(found)
 
 
+def play(
+    script: Script, tokenizer: Tokenizer, max_model_len: int, limits: Limits | None = None, slots: int = 10**6
+) -> tuple[PlayedCore, AsyncEngine, Metrics]:
+    """On the running loop."""
+    core = PlayedCore(script, tokenizer, max_model_len)
+    info = CoreInfo(
+        model_name=MODEL,
+        model_path="/nowhere",
+        vocab_size=tokenizer.vocab_size,
+        max_model_len=max_model_len,
+        num_blocks=64,
+        block_size=16,
+        plan_hash="0123456789abcdef",
+        platform="toy",
+        level=2,
+        compile_mode="NONE",
+        graph_mode="NONE",
+        summary=[("model", "script", "a test")],
+        phases=[("open", 0.0)],
+        max_num_seqs=slots,
+    )
+    engine = AsyncEngine(core, info, tokenizer, caps=(limits or Limits()).caps)  # type: ignore[arg-type]
+    return core, engine, Metrics(info, MODEL, lambda: engine.stats)
+
+
 @contextmanager
 def serving(
     script: Script | None = None,
@@ -244,26 +269,9 @@ def serving(
     begun = threading.Event()
 
     async def main() -> None:
-        core = PlayedCore(script or Script(), tokenizer, max_model_len)
-        info = CoreInfo(
-            model_name=MODEL,
-            model_path="/nowhere",
-            vocab_size=tokenizer.vocab_size,
-            max_model_len=max_model_len,
-            num_blocks=64,
-            block_size=16,
-            plan_hash="0123456789abcdef",
-            platform="toy",
-            level=2,
-            compile_mode="NONE",
-            graph_mode="NONE",
-            summary=[("model", "script", "a test")],
-            phases=[("open", 0.0)],
-            max_num_seqs=slots,
-        )
-        engine = AsyncEngine(core, info, tokenizer, caps=limits.caps)  # type: ignore[arg-type]
+        core, engine, metrics = play(script or Script(), tokenizer, max_model_len, limits, slots)
         if filled:
-            state.fill(engine, tokenizer, Metrics(info, MODEL, lambda: engine.stats), MODEL, longest_token(tokenizer))
+            state.fill(engine, tokenizer, metrics, MODEL, longest_token(tokenizer))
         ready.append(Scripted(url(listener), tokenizer, state, asyncio.get_running_loop(), core, engine, web))
         begun.set()
         await web.serve([listener])

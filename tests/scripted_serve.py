@@ -17,12 +17,10 @@ class Tokenizer(ToyTokenizer):
         return self.pieces[token]
 
 
-def main() -> int:
+def play() -> None:
+    """Let every start in this process have a core that plays a script, in a process of its own."""
     from engine.client import AsyncEngine
-    from engine.errors import UserError
-    from engine.plan_values import Given
     from engine.server import start
-    from engine.server.launch import serve
     from engine.weights.resolve import Model
 
     class Scripted(AsyncEngine):
@@ -34,6 +32,14 @@ def main() -> int:
     start.resolve_model = lambda name: Model(Path("script"), "script", "a test")
     start.find_gguf = lambda path, weights: None
     start.load_tokenizer = lambda path: Tokenizer()  # type: ignore[assignment,return-value]
+
+
+def main() -> int:
+    from engine.errors import UserError
+    from engine.plan_values import Given
+    from engine.server.launch import serve
+
+    play()
     given = {key: Given(value, "command line") for key, value in json.loads(sys.argv[1]).items()}
     try:
         return serve(given)

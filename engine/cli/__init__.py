@@ -23,10 +23,15 @@ COMMANDS = {
     "conform": "put a platform plugin through the kit that certifies it",
     "pull": "bring a model into the cache",
     "top": "show what a running server does, in this terminal",
+    "chat": "talk to a running server",
+    "complete": "have a running server continue texts",
+    "run-batch": "answer a file of requests, without a server",
+    "bench": "measure speed: of this engine, or of any server that speaks the OpenAI API",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,
 and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help (``AS``: it takes those of
-that subcommand, and shows them under ``--help=all`` or a topic alone); ``DETAILS``: more lines of help."""
+that subcommand, and shows them under ``--help=all`` or a topic alone); ``DETAILS``: more lines of help. One that has
+``describe(words, topic, width, colour)`` makes its help itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,14 +69,14 @@ def _dispatch(words: list[str]) -> int:
         raise UserError(f"unknown subcommand {name}; " + (f"did you mean {near[0]}?" if near else names))
     topics = [word.partition("=")[2] for word in words[1:] if word == "-h" or word.partition("=")[0] == "--help"]
     if topics:
-        say(_help(name, topics[-1]))
+        say(_help(name, words[1:], topics[-1]))
         return 0
     run: Callable[[Sequence[str]], int] = _module(name).run
     return run(words[1:])
 
 
 def _module(name: str) -> Any:
-    return import_module(f"engine.cli.{name}")
+    return import_module(f"engine.cli.{name.replace('-', '_')}")
 
 
 def _overview() -> str:
@@ -82,11 +87,13 @@ def _overview() -> str:
     return "\n".join(["usage:", *table, "", "engine SUBCOMMAND --help says more; engine --version"])
 
 
-def _help(name: str, topic: str) -> str:
+def _help(name: str, words: Sequence[str], topic: str) -> str:
     from engine.table import terminal
 
     module, what = _module(name), COMMANDS[name]
     width, colour = terminal(sys.stdout)
+    if hasattr(module, "describe"):
+        return str(module.describe(words, topic, width, colour))
     head = f"usage: engine {name} {module.USAGE}\n\n{what[0].upper()}{what[1:]}.\n"
     head += "".join(f"{_wrapped(line, width)}\n" for line in getattr(module, "DETAILS", "").splitlines())
     like = getattr(module, "AS", "")

@@ -40,7 +40,7 @@ def read(words: Sequence[str], command: str, switches: Sequence[str] = ()) -> Co
     queue, model = list(words), ""
     while queue:
         word = queue.pop(0)
-        if not _is_flag(word):
+        if not is_flag(word):
             if model:
                 raise UserError(f"unexpected word {word!r}: the model is {model!r} already")
             model = word
@@ -66,14 +66,14 @@ def _switch(word: str, wanted: Sequence[str], queue: list[str]) -> tuple[str, ..
     if given and value:
         return (value,)
     taken = [queue.pop(0) for _ in wanted if queue] if not given else []
-    if len(taken) < len(wanted) or (len(wanted) == 1 and _is_flag(taken[0])):
+    if len(taken) < len(wanted) or (len(wanted) == 1 and is_flag(taken[0])):
         raise UserError(f"{word} needs {usage.partition(' ')[2]}: {usage}; found {' '.join(taken) or 'nothing'}")
     return tuple(taken)
 
 
 def _config(line: CommandLine, word: str, queue: list[str]) -> None:
     _, given, path = word.partition("=")
-    if not given and queue and not _is_flag(queue[0]):
+    if not given and queue and not is_flag(queue[0]):
         path = queue.pop(0)
     if not path:
         raise UserError("--config needs a file: --config FILE.yaml")
@@ -114,7 +114,7 @@ def _flag(values: Assignments, word: str, queue: list[str], command: str) -> Non
         # A dotted switch may have its value in the next word, as other dotted settings do.
         valued = "." in name and queue and queue[0].lower() in TRUE | FALSE
         values.assign_path(name, queue.pop(0) if valued else True, spelling, command=command)
-    elif not queue or _is_flag(queue[0]):
+    elif not queue or is_flag(queue[0]):
         what = found.kind.metavar if found else "a JSON object" if name in SECTIONS else "N"
         wanted = f"{spelling} needs a value ({what})"
         hint = f", found {queue[0]}; a value that starts with - is written {spelling}=VALUE" if queue else ""
@@ -135,7 +135,8 @@ def _name(spelling: str) -> str:
     return SHORT[head].key if head in SHORT and not dot else ""
 
 
-def _is_flag(word: str) -> bool:
+def is_flag(word: str) -> bool:
+    """Whether a word begins an option; a negative number does not."""
     return word.startswith("-") and word != "-" and not re.fullmatch(r"-\d+(\.\d+)?", word)
 
 

@@ -128,6 +128,23 @@ def seconds(low: float) -> Parse:
     return parse
 
 
+def number(low: float, high: float = float("inf"), above: bool = False) -> Parse:
+    """A number from ``low``, or ``above`` it, up to ``high``."""
+    wanted = f"wants a number {'above' if above else 'from'} {low:g}"
+    wanted += f" up to {high:g}" if high < float("inf") else ""
+
+    def parse(raw: Any) -> float:
+        try:
+            value = float(raw)
+        except (TypeError, ValueError):
+            value = float("nan")
+        if not (low < value if above else low <= value) or value > high:
+            raise ValueError(wanted)
+        return value
+
+    return parse
+
+
 def choice(*names: str, also: Mapping[str, str] | None = None, numbers: tuple[str, ...] = ()) -> Parse:
     """One of ``names`` in any case; ``also``: other spellings of them; ``numbers``: a position stands for a name."""
     known = {_plain(name): name for name in names} | {_plain(name): value for name, value in (also or {}).items()}

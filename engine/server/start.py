@@ -29,7 +29,27 @@ TICK_SECONDS = 1.0
 
 
 async def start_engine(given: dict[str, Given], state: ServerState, address: Address) -> AsyncEngine:
-    """Load, fill ``state`` and say so on stdout. Raises ``UserError`` and ``EngineDeadError`` as the core's start does.
+    """Load, fill ``state`` and say so on stdout. Raises as ``fill`` does."""
+    engine, phases = await fill(given, state)
+    assert state.tokenizer is not None
+    width, color = terminal(sys.stdout)
+    show("\n" + start_table(engine.info, phases, width, color))
+    show(
+        ready_lines(
+            address,
+            state.served_name,
+            unnamed=value_of(given, "model.name") is None,
+            chat=bool(state.chat_template or state.tokenizer.chat_template),
+            key=bool(value_of(given, "server.api_key")),
+            color=color,
+        )
+    )
+    return engine
+
+
+async def fill(given: dict[str, Given], state: ServerState) -> tuple[AsyncEngine, list[tuple[str, float]]]:
+    """Load and fill ``state``; returns the engine, and seconds per phase. Raises ``UserError`` and ``EngineDeadError``
+    as the core's start does.
 
     The tokenizer comes first, so that a fault in it shows before the weights are read; what else it must do happens
     while the core starts.
@@ -56,19 +76,7 @@ async def start_engine(given: dict[str, Given], state: ServerState, address: Add
     state.fill(engine, tokenizer, metrics, name, await measuring)
     phases = [("tokenizer", loaded - begin), *info.phases]
     rest = time.monotonic() - begin - sum(seconds for _, seconds in phases)
-    width, color = terminal(sys.stdout)
-    show("\n" + start_table(info, [*phases, ("processes", max(rest, 0.0))], width, color))
-    show(
-        ready_lines(
-            address,
-            name,
-            unnamed=value_of(given, "model.name") is None,
-            chat=bool(state.chat_template or tokenizer.chat_template),
-            key=bool(value_of(given, "server.api_key")),
-            color=color,
-        )
-    )
-    return engine
+    return engine, [*phases, ("processes", max(rest, 0.0))]
 
 
 async def _tick(line: StartLine) -> None:
