@@ -247,6 +247,8 @@ SAMPLES = {
     "OPS": ["=none", "=+a"],
     "OP=NAME": [" a=b", "=c=d"],
     "SECONDS": [" 3", "=0.5"],
+    "PARSER": [" auto", "=hermes"],
+    "FORMAT": [" qwen3", "=deepseek_r1"],
 }
 
 
