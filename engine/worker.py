@@ -28,6 +28,7 @@ from engine.tuning.rivals import Times
 from engine.tuning.start import Learner, Refused
 from engine.weights.progress import progress
 from engine.weights.resolve import cache_root
+from engine.weights.tensor_info import leave_pages
 from platforms.contract import (
     DeviceError,
     DeviceProfile,
@@ -162,6 +163,7 @@ def _serve(
     before = runtime.memory()
     with phases("load weights"), progress("loading weights", checkpoint.nbytes) as advance:
         bound = Bound(plan, ops, rows, load_weights(program, checkpoint, runtime, advance))
+        leave_pages()
     with phases("compile"):
         ranges = bound_ranges(plan, bound, ops, compiler)
     graphs = planned_keys(plan)

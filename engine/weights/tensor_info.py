@@ -6,6 +6,7 @@ import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from engine.errors import UserError
 from engine.weights.gguf_types import BY_FORMAT, DENSE
@@ -40,6 +41,16 @@ class TensorInfo:
     part_of: tuple[int, int] | None = None
 
 
+_maps: WeakSet[mmap.mmap] = WeakSet()
+
+
+def leave_pages() -> None:
+    """Give back the memory in which maps of files lie. Whatever is still looked up comes back from the file, page by
+    page; what was only read once, to be packed, does not."""
+    for data in list(_maps):
+        data.madvise(mmap.MADV_DONTNEED)
+
+
 def read_packed(info: TensorInfo) -> torch.Tensor:
     """uint8 [rows, bytes per row], the stored bytes in canonical row order; mapped, not copied, where the file's order
     is canonical. The map ends with the tensor. Raises ``UserError`` if the file has shrunk."""
@@ -52,6 +63,7 @@ def read_packed(info: TensorInfo) -> torch.Tensor:
             data = mmap.mmap(file.fileno(), skip + info.nbytes, offset=start, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
         raise UserError(f"{info.file}: tensor {info.name!r} cannot be read: {error}; was the file changed?") from error
+    _maps.add(data)
     rows = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=skip).view(
         info.shape[0] if info.shape else 1, -1
     )
