@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.scripted_core import FACTORY, ToyTokenizer
+
+if TYPE_CHECKING:
+    from engine.server.start import Texts
 
 
 class Tokenizer(ToyTokenizer):
@@ -17,13 +19,20 @@ class Tokenizer(ToyTokenizer):
         return self.pieces[token]
 
 
+def load_texts(given: Any) -> Texts:
+    from engine.chat_template import read_template
+    from engine.config import value_of
+    from engine.server.start import Texts
+
+    return Texts(Tokenizer(), read_template(value_of(given, "model.chat_template")))  # type: ignore[arg-type]
+
+
 def main() -> int:
     from engine.client import AsyncEngine
     from engine.errors import UserError
     from engine.plan_values import Given
-    from engine.server import start
+    from engine.server import start, supervisor
     from engine.server.launch import serve
-    from engine.weights.resolve import Model
 
     class Scripted(AsyncEngine):
         @classmethod
@@ -31,9 +40,8 @@ def main() -> int:
             return await super().start(given, tokenizer, factory=FACTORY, **more)
 
     start.AsyncEngine = Scripted  # type: ignore[misc]
-    start.resolve_model = lambda name: Model(Path("script"), "script", "a test")
-    start.find_gguf = lambda path, weights: None
-    start.load_tokenizer = lambda path: Tokenizer()  # type: ignore[assignment,return-value]
+    start.load_texts = load_texts
+    supervisor.LOADER, supervisor.DEFAULT_FACTORY = "tests.scripted_serve:load_texts", FACTORY
     given = {key: Given(value, "command line") for key, value in json.loads(sys.argv[1]).items()}
     try:
         return serve(given)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
-from engine.server.banner import StartLine, ready_lines, show, start_table
-from engine.server.listen import Address
+from engine.server.announce import announce, start_line
 from engine.server.metrics import Metrics
 from engine.server.state import ServerState, longest_token
-from engine.table import terminal
 from engine.tokenizer import load_tokenizer
 from engine.weights.checkpoint import find_gguf
 from engine.weights.dummy import is_dummy
@@ -22,8 +20,26 @@ from engine.weights.resolve import resolve_model
 
 if TYPE_CHECKING:
     from engine.plan_values import Given
+    from engine.server.listen import Address
+    from engine.tokenizer import Tokenizer
 
-TICK_SECONDS = 1.0
+
+class Texts(NamedTuple):
+    """What a front end needs of a model. ``template``: replaces the model's own."""
+
+    tokenizer: Tokenizer
+    template: str | None
+
+    @property
+    def chat(self) -> bool:
+        return bool(self.template or self.tokenizer.chat_template)
+
+
+def load_texts(given: dict[str, Given]) -> Texts:
+    """Raises ``UserError``."""
+    model = resolve_model(value_of(given, "model.name"))
+    template = read_template(value_of(given, "model.chat_template"))
+    return Texts(load_tokenizer(find_gguf(model.path, weights=not is_dummy(given)) or model.path), template)
 
 
 async def start_engine(given: dict[str, Given], state: ServerState, address: Address) -> AsyncEngine:
@@ -32,42 +48,29 @@ async def start_engine(given: dict[str, Given], state: ServerState, address: Add
     The tokenizer comes first, so that a fault in it shows before the weights are read; what else it must do happens
     while the core starts.
     """
-    line, begin = StartLine(sys.stderr), time.monotonic()
-    ticking = asyncio.create_task(_tick(line))
-    try:
+    begin = time.monotonic()
+    async with start_line() as line:
         line.report("tokenizer")
-        model = resolve_model(value_of(given, "model.name"))
-        state.chat_template = read_template(value_of(given, "model.chat_template"))
-        files = find_gguf(model.path, weights=not is_dummy(given)) or model.path
-        tokenizer = await asyncio.to_thread(load_tokenizer, files)
+        texts = await asyncio.to_thread(load_texts, given)
         loaded = time.monotonic()
-        measuring = asyncio.create_task(asyncio.to_thread(longest_token, tokenizer))
-        engine = await AsyncEngine.start(given, tokenizer, report=line.report, caps=state.limits.caps)
-    finally:
-        ticking.cancel()
-        line.clear()
-    info = engine.info
-    name = value_of(given, "model.served_name") or info.model_name
-    metrics = Metrics(info, name, lambda: engine.stats)
-    state.fill(engine, tokenizer, metrics, name, await measuring)
-    phases = [("tokenizer", loaded - begin), *info.phases]
-    rest = time.monotonic() - begin - sum(seconds for _, seconds in phases)
-    width, color = terminal(sys.stdout)
-    show("\n" + start_table(info, [*phases, ("processes", max(rest, 0.0))], width, color))
-    show(
-        ready_lines(
-            address,
-            name,
-            unnamed=value_of(given, "model.name") is None,
-            chat=bool(state.chat_template or tokenizer.chat_template),
-            key=bool(value_of(given, "server.api_key")),
-            color=color,
-        )
-    )
+        opening = AsyncEngine.start(given, texts.tokenizer, report=line.report, caps=state.limits.caps)
+        engine = await fill_state(given, state, texts, opening)
+    announce(given, engine.info, address, texts.chat, begin, [("tokenizer", loaded - begin)])
     return engine
 
 
-async def _tick(line: StartLine) -> None:
-    while True:
-        await asyncio.sleep(TICK_SECONDS)
-        line.tick()
+async def fill_state(
+    given: dict[str, Given],
+    state: ServerState,
+    texts: Texts,
+    opening: Awaitable[AsyncEngine],
+    folder: str | None = None,
+) -> AsyncEngine:
+    """``folder``: where several processes count together."""
+    measuring = asyncio.create_task(asyncio.to_thread(longest_token, texts.tokenizer))
+    engine = await opening
+    name = value_of(given, "model.served_name") or engine.info.model_name
+    metrics = Metrics(engine.info, name, lambda: engine.stats, folder)
+    state.chat_template = texts.template
+    state.fill(engine, texts.tokenizer, metrics, name, await measuring)
+    return engine
