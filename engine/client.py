@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.bad_words import with_bad_words
 from engine.batch import FinishReason, Output, Request, Stats, Times
 from engine.config import value_of
-from engine.core_handle import DEFAULT_FACTORY, CoreProcess
+from engine.core_handle import DEFAULT_FACTORY, CoreProcess, SharedCore
 from engine.errors import EngineDeadError, RequestError, UserError
-from engine.expand import expand, seeds_from
+from engine.expand import derive_seed, expand, seeds_from
 from engine.generation import CoreInfo, Delta
 from engine.grammar.vocabulary import vocabulary_of
 from engine.messages import Abort, Add, Failed, Learn, Outputs, Progress, Ready, Rejected
@@ -32,22 +32,21 @@ log = logging.getLogger(__name__)
 class AsyncEngine:
     """Runs generations in a core process. Belongs to the event loop it was started in; no method is thread-safe.
 
-    ``info``: what the core said of itself. ``stats``: its state after the latest step. ``on_step``: told the tokens of
-    each step once. ``dead``: set when the core has ended although nobody closed it; ``errored`` then says why.
-    ``seed``: what the seeds of requests that bring none are made from; without it they are fresh. ``caps``: the most
-    that one request may ask for.
+    ``info``: what the core said of itself. ``on_step``: told the tokens of each step once. ``dead``: set when the core
+    has ended although nobody closed it; ``errored`` then says why. ``seed``: what the seeds of requests that bring none
+    are made from; without it they are fresh. ``caps``: the most that one request may ask for.
     """
 
     def __init__(
         self,
-        process: CoreProcess,
+        process: CoreProcess | SharedCore,
         info: CoreInfo,
         tokenizer: Tokenizer,
         seed: int | None = None,
         caps: Caps = CAPS,
     ) -> None:
         self.info = info
-        self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
+        self._stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0, 0)
         self.on_step: Callable[[int], None] = lambda tokens: None
         self.dead = asyncio.Event()
         self.errored: EngineDeadError | None = None
@@ -58,7 +57,7 @@ class AsyncEngine:
         self._endings: dict[str, _Ending] = {}
         self._number = 0
         self._taught = False
-        self._seeds = seeds_from(seed)
+        self._seeds = seeds_from(seed if seed is None else derive_seed(seed, process.number))
         self._caps = caps
         self._listener = asyncio.create_task(self._listen(), name="engine-listener")
 
@@ -84,10 +83,27 @@ class AsyncEngine:
             await process.stop(timeout=0)
             raise
 
+    @classmethod
+    async def join(
+        cls, shared: SharedCore, tokenizer: Tokenizer, *, seed: int | None = None, caps: Caps = CAPS
+    ) -> AsyncEngine:
+        """Use a core that another process has started and told of ``shared``. Raises ``EngineDeadError`` if it fails
+        before it is ready."""
+        try:
+            return cls(shared, await _ready(shared, lambda text: None), tokenizer, seed, caps)
+        except BaseException:
+            await shared.stop(timeout=0)
+            raise
+
     @property
     def pid(self) -> int:
         """Of the core process."""
         return self._process.pid
+
+    @property
+    def stats(self) -> Stats:
+        """The core's state after its latest step, whoever asked for it."""
+        return self._stats if self._process.board is None else self._process.board.read()
 
     @property
     def live_requests(self) -> int:
@@ -117,7 +133,7 @@ class AsyncEngine:
         self._check_alive()
         self._number += 1
         requests = expand(
-            f"{request_id}#{self._number}",
+            f"{request_id}#{self._process.number}.{self._number}",
             prompt_ids,
             with_bad_words(params, self._tokenizer),
             eos_ids=self._tokenizer.eos_ids,
@@ -200,7 +216,7 @@ class AsyncEngine:
     def _hear(self, message: object) -> None:
         match message:
             case Outputs(outputs, stats, step_tokens):
-                self.stats = stats
+                self._stats = stats
                 if step_tokens:
                     self.on_step(step_tokens)
                 ended = [output.request_id for output in outputs if self._deliver(output)]
@@ -269,7 +285,7 @@ class _Ending(NamedTuple):
     on_times: Callable[[Times], None]
 
 
-async def _ready(process: CoreProcess, report: Callable[[str], None]) -> CoreInfo:
+async def _ready(process: CoreProcess | SharedCore, report: Callable[[str], None]) -> CoreInfo:
     while True:
         match await process.receive():
             case Progress(text):

@@ -1,75 +1,55 @@
-"""The front end's handle on the core process."""
+"""The front end's handle on a core process: one of its own, or one that others use as well."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import multiprocessing
-import os
-import shutil
-import signal
-import tempfile
 import threading
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
+from engine.board import Board
+from engine.child import describe_exit, start_child
 from engine.core_process import Arguments, main
-from engine.errors import EngineDeadError, UserError
-from engine.messages import FromCore, Hello, Stop, ToCore
+from engine.link import Link
+from engine.messages import FromCore, Stop, ToCore
 from engine.pulse import Pulse
 
 if TYPE_CHECKING:
     from engine.plan_values import Given
 
 DEFAULT_FACTORY = "engine.core:EngineCore"
-MAX_SOCKET_PATH = 100  # bytes; systems allow between 103 and 107
-LAST_WORDS_S = 0.2  # how long a message may be under way when its sender has ended
 
 
 class CoreProcess:
-    """A started core process and the socket to it. Belongs to the event loop that was running when it was started."""
+    """A started core process and the socket to it. Belongs to the event loop that was running when it was started.
+    ``board``: where the core shows its state, if others want to know. ``number``: of this front end."""
+
+    number = 0
 
     @classmethod
-    def start(cls, given: dict[str, Given], factory: str = DEFAULT_FACTORY) -> CoreProcess:
+    def start(
+        cls, given: dict[str, Given], factory: str = DEFAULT_FACTORY, board: Board | None = None
+    ) -> CoreProcess:
         """Start the process and return at once; it says ``Hello``, then any number of ``Progress``, then ``Ready``.
 
         Call it from a running event loop, best one in the main thread: the system can then also tie the core's life
         to this process. Raises ``UserError`` if a socket cannot be made where temporary files go.
         """
-        return cls(given, factory)
+        return cls(given, factory, board)
 
-    def __init__(self, given: dict[str, Given], factory: str) -> None:
-        import zmq.asyncio
-
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        self._ending = asyncio.ensure_future(self._ended.wait())
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(FromCore)
-        self.pulse = Pulse()
-        self._directory, address = _socket_place()
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.set(zmq.SNDHWM, 0)
-        self._socket.bind(address)
+    def __init__(self, given: dict[str, Given], factory: str, board: Board | None) -> None:
+        self.pulse, self.board = Pulse(), board
+        self._link = Link(lambda: describe_exit(self.exit_code))
         bound = threading.current_thread() is threading.main_thread()
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=main, args=(Arguments(address, given, factory, bound, self.pulse),), name="engine-core"
-        )
+        arguments = Arguments(self._link.address, given, factory, bound, self.pulse, board)
         try:
-            # The child inherits the mask: what comes before it ignores these signals must not end it.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-            try:
-                self._process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._process = start_child(main, arguments, "engine-core")
         except BaseException:
-            self._give_back()
+            self._link.close()
             raise
         atexit.register(self.kill)
-        self._sentinel = self._process.sentinel
-        self._loop.add_reader(self._sentinel, self._note_end)
+        self._link.watch(self._process.sentinel)
 
     @property
     def pid(self) -> int:
@@ -77,93 +57,79 @@ class CoreProcess:
         return self._process.pid
 
     @property
+    def sentinel(self) -> int:
+        """A file that can be read once the process has ended."""
+        return self._process.sentinel
+
+    @property
     def exit_code(self) -> int | None:
         """``None`` while it runs; the negative number of the signal that killed it."""
+        if self._link.ended.is_set():
+            self._process.join()
         return self._process.exitcode
 
     def send(self, message: ToCore) -> None:
         """Queue a message; never blocks. Nothing happens if the process has ended."""
-        if not self._ended.is_set():
-            self._socket.send(self._encoder.encode(message))
+        self._link.send(message)
 
     async def receive(self) -> FromCore:
         """The next message. Raises ``EngineDeadError`` once the process has ended and everything it said is read."""
-        while True:
-            message = await self._frame()
-            if message is None:
-                raise EngineDeadError(f"the engine core has ended ({describe_exit(self.exit_code)})")
-            decoded = self._decoder.decode(message)
-            if not isinstance(decoded, Hello):
-                return decoded
-            self._remove_directory()
+        return await self._link.receive()
 
     async def stop(self, timeout: float) -> None:
         """Ask the process to end, kill it after ``timeout`` seconds, and give everything back. May be called again."""
-        if self._socket.closed:
+        if self._link.closed:
             return
         try:
-            if not self._ended.is_set():
+            if not self._link.ended.is_set():
                 self.send(Stop())
-                await asyncio.wait_for(self._ended.wait(), timeout)
+                await asyncio.wait_for(self._link.ended.wait(), timeout)
         except TimeoutError:
             pass
         finally:
             self.kill()
             atexit.unregister(self.kill)
-            self._note_end()
-            self._give_back()
+            self._link.close()
 
     def kill(self) -> None:
         """Kill the process and wait for its end, which the system brings about at once."""
         self._process.kill()
         self._process.join()
 
-    def _note_end(self) -> None:
-        self._loop.remove_reader(self._sentinel)
-        self._process.join()
-        self._ended.set()
 
-    async def _frame(self) -> bytes | None:
-        frame = asyncio.ensure_future(self._socket.recv())
-        if not frame.done():
-            try:
-                await asyncio.wait((frame, self._ending), return_when=asyncio.FIRST_COMPLETED)
-                if not frame.done():
-                    await asyncio.wait((frame,), timeout=LAST_WORDS_S)
-            finally:
-                frame.cancel()
-        return None if frame.cancelled() else frame.result()
+class Shared(NamedTuple):
+    """What a front end needs of a core that another process has started. ``sentinel``: can be read once it has ended.
+    ``number``: which front end this is, never the same twice."""
 
-    def _give_back(self) -> None:
-        self._ending.cancel()
-        self._context.destroy(linger=0)
-        self._remove_directory()
-
-    def _remove_directory(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+    pid: int
+    sentinel: Connection
+    pulse: Pulse
+    board: Board
+    number: int
 
 
-def _socket_place() -> tuple[str, str]:
-    """A new directory that only this user can enter, and the address of a socket in it."""
-    try:
-        directory = tempfile.mkdtemp(prefix="engine-")
-    except OSError as error:
-        raise UserError(f"a directory for a socket cannot be made: {error}; point TMPDIR at a writable one") from None
-    path = os.path.join(directory, "core")
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        os.rmdir(directory)
-        raise UserError(
-            f"a socket was to be made at {path}, which is longer than the {MAX_SOCKET_PATH} bytes that systems allow; "
-            "point TMPDIR at a shorter path"
-        )
-    return directory, f"ipc://{path}"
+class SharedCore:
+    """A core that another process has started, and tells to connect to ``address``."""
 
+    def __init__(self, shared: Shared) -> None:
+        self.pid, self.pulse, self.board, self.number = shared.pid, shared.pulse, shared.board, shared.number
+        self._link = Link(lambda: "see what its supervisor says")
+        self._sentinel = shared.sentinel
+        self._link.watch(shared.sentinel.fileno())
 
-def describe_exit(code: int | None) -> str:
-    """In words: ``killed by SIGKILL``, ``exit code 1``."""
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    @property
+    def address(self) -> str:
+        return self._link.address
+
+    def send(self, message: ToCore) -> None:
+        self._link.send(message)
+
+    async def receive(self) -> FromCore:
+        return await self._link.receive()
+
+    async def stop(self, timeout: float) -> None:
+        if not self._link.closed:
+            self._link.close()
+
+    def kill(self) -> None:
+        """Nothing: the core is not this process's to end."""

@@ -25,6 +25,19 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     ids: list[str]
 
 
+class Attach(msgspec.Struct, frozen=True, tag=True):
+    """A further front end listens at ``address``: greet it with ``Hello`` and ``Ready``."""
+
+    number: int
+    address: str
+
+
+class Detach(msgspec.Struct, frozen=True, tag=True):
+    """A front end has gone; its requests end."""
+
+    number: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End now; what is under way is dropped."""
 
@@ -60,6 +73,12 @@ class Rejected(msgspec.Struct, frozen=True, tag=True):
     status: int = 400
 
 
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """A front end does not read what it is sent; it is detached."""
+
+    number: int
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The last word of a core that ends. ``user``: the message is that of a ``UserError``."""
 
@@ -67,5 +86,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     user: bool = False
 
 
-ToCore = Add | Learn | Abort | Stop
-FromCore = Hello | Progress | Ready | Outputs | Rejected | Failed
+ToCore = Add | Learn | Abort | Attach | Detach | Stop
+FromCore = Hello | Progress | Ready | Outputs | Rejected | Lost | Failed

@@ -64,6 +64,7 @@ class PlayedCore:
         self.aborted: list[str] = []
         self.out: asyncio.Queue[Any] = asyncio.Queue()
         self.work = asyncio.Event()
+        self.board, self.number = None, 0
         self.trouble: str | None = None
         self.pulse = SimpleNamespace(trouble=lambda patience: self.trouble)
         self.totals = {"prompt": 0, "generated": 0}

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.scripted_core import FACTORY, ToyTokenizer
+
+if TYPE_CHECKING:
+    from engine.server.start import Texts
 
 
 class Tokenizer(ToyTokenizer):
@@ -17,11 +19,20 @@ class Tokenizer(ToyTokenizer):
         return self.pieces[token]
 
 
+def load_texts(given: Any) -> Texts:
+    from engine.chat_template import read_template
+    from engine.config import value_of
+    from engine.server.chat_settings import read_chat_settings
+    from engine.server.start import Texts
+
+    template, tokenizer = read_template(value_of(given, "model.chat_template")), Tokenizer()
+    return Texts(tokenizer, template, read_chat_settings(given, template, tokenizer))  # type: ignore[arg-type]
+
+
 def play() -> None:
     """Let every start in this process have a core that plays a script, in a process of its own."""
     from engine.client import AsyncEngine
-    from engine.server import start
-    from engine.weights.resolve import Model
+    from engine.server import start, supervisor
 
     class Scripted(AsyncEngine):
         @classmethod
@@ -29,9 +40,8 @@ def play() -> None:
             return await super().start(given, tokenizer, factory=FACTORY, **more)
 
     start.AsyncEngine = Scripted  # type: ignore[misc]
-    start.resolve_model = lambda name: Model(Path("script"), "script", "a test")
-    start.find_gguf = lambda path, weights: None
-    start.load_tokenizer = lambda path: Tokenizer()  # type: ignore[assignment,return-value]
+    start.load_texts = load_texts
+    supervisor.LOADER, supervisor.DEFAULT_FACTORY = "tests.scripted_serve:load_texts", FACTORY
 
 
 def main() -> int:

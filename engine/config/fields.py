@@ -140,6 +140,8 @@ FIELDS: tuple[Field, ...] = (
     Field("parallel.data_parallel_size", k.COUNT, PARALLEL, "copies of the model", ("--data-parallel-size", "-dp"), 1),
     Field("server.host", k.NAME, SERVER, "address to listen on", ("--host",), "127.0.0.1"),
     Field("server.port", k.PORT, SERVER, "port to listen on; 0: any free one", ("--port",), 8000),
+    Field("server.api_server_count", k.COUNT, SERVER, "processes that answer HTTP, in front of one engine core; more "
+          "than one where reading requests and writing answers is what limits", ("--api-server-count", "-asc"), 1),
     Field("server.uds", k.FILE, SERVER, "listen on this Unix socket, not on an address and port", ("--uds",),
           unset="TCP"),
     Field("server.ssl_certfile", k.FILE, SERVER, "serve HTTPS with this certificate (PEM, with its chain)",

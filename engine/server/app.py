@@ -16,6 +16,7 @@ from engine.server.auth import ApiKeyMiddleware
 from engine.server.chat import create_chat_completion
 from engine.server.completions import create_completion
 from engine.server.errors import Handler, answer_http_error, guarded
+from engine.server.limits import callers
 from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from engine.server.rate import RateLimit, RateMiddleware
 from engine.server.responses.protocol import ResponsesRequest
@@ -118,11 +119,6 @@ def app_of(given: Mapping[str, Given], state: ServerState, due: MutableSequence[
         cors=cors if origins else None,
         rate=RateLimit(rate, due or [0.0] * callers(given)) if rate else None,
     )
-
-
-def callers(given: Mapping[str, Given]) -> int:
-    """How many keys there are; without any, everybody is one caller."""
-    return len(value_of(given, "server.api_key") or ("",))
 
 
 class RootPath:

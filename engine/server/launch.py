@@ -27,8 +27,16 @@ def serve(given: dict[str, Given]) -> int:
 def _run(given: dict[str, Given], socket: Any, address: Address, tls: SSLContext | None) -> int:
     import uvloop
 
-    from engine.server.lifecycle import Lifecycle
+    from engine.config import value_of
     from engine.server.logs import configure_logging
 
     configure_logging()
-    return uvloop.run(Lifecycle(given, socket, address, tls).run())
+    processes = value_of(given, "server.api_server_count")
+    if processes > 1:
+        from engine.server.supervisor import Supervisor
+
+        return uvloop.run(Supervisor(given, socket, address, processes).run())
+    from engine.server import start
+    from engine.server.lifecycle import Lifecycle
+
+    return uvloop.run(Lifecycle(given, socket, lambda state: start.start_engine(given, state, address), tls).run())

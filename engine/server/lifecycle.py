@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, MutableSequence
 from typing import TYPE_CHECKING, Any
 
 from engine.client import AsyncEngine
@@ -17,9 +17,7 @@ from engine.config import value_of
 from engine.errors import EngineDeadError
 from engine.server.app import app_of
 from engine.server.limits import limits_of
-from engine.server.listen import Address
 from engine.server.logs import RequestLog, StatsLog
-from engine.server.start import start_engine
 from engine.server.state import ServerState
 from engine.server.web import WebServer
 
@@ -37,12 +35,21 @@ logger = logging.getLogger("engine.server")
 
 
 class Lifecycle:
-    """``socket``: already listening. Requests are answered at once, with 503 until the model is there."""
+    """``listener``: already listening. Requests are answered at once, with 503 until the model is there. ``start``:
+    makes it be there, in the state it is given. ``supervised``: somebody else hears signals, calls ``stop`` and keeps
+    the log; ``due``: where several such processes count what each key asks."""
 
     def __init__(
-        self, given: dict[str, Given], listener: socket.socket, address: Address, tls: SSLContext | None = None
+        self,
+        given: dict[str, Given],
+        listener: socket.socket,
+        start: Callable[[ServerState], Coroutine[Any, Any, AsyncEngine]],
+        tls: SSLContext | None = None,
+        *,
+        supervised: bool = False,
+        due: MutableSequence[float] | None = None,
     ) -> None:
-        self.given, self.listener, self.address = given, listener, address
+        self.given, self.listener, self.start, self.supervised = given, listener, start, supervised
         self.state = ServerState(
             ignore_unknown_fields=self._of("server.ignore_unknown_fields"),
             step_patience=self._of("server.iteration_timeout"),
@@ -50,7 +57,7 @@ class Lifecycle:
             request_log=RequestLog(self._of("server.max_log_len")) if self._of("server.enable_log_requests") else None,
         )
         self.web = WebServer(
-            app_of(given, self.state),
+            app_of(given, self.state, due),
             idle_seconds=self._of("server.idle_timeout"),
             keep_alive_seconds=self._of("server.timeout_keep_alive"),
             tls=tls,
@@ -62,10 +69,11 @@ class Lifecycle:
     async def run(self) -> int:
         """Until the end; returns the exit code, or raises ``UserError``."""
         self.signalled = asyncio.get_running_loop().create_future()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._signal, number)
+        if not self.supervised:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self.stop, number)
         web = self._spawn(self.web.serve([self.listener]))
-        starting = self._spawn(start_engine(self.given, self.state, self.address))
+        starting = self._spawn(self.start(self.state))
         try:
             await asyncio.wait({starting, self.signalled, web}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
@@ -83,7 +91,7 @@ class Lifecycle:
 
     async def _serve(self, engine: AsyncEngine, web: asyncio.Task[None]) -> int:
         stand_back()
-        if not self._of("server.disable_log_stats"):
+        if not self.supervised and not self._of("server.disable_log_stats"):
             self._spawn(StatsLog(lambda: engine.stats, self._of("server.log_stats_interval")).run())
         dead = self._spawn(engine.dead.wait())
         try:
@@ -92,7 +100,8 @@ class Lifecycle:
                 await self._drain(web)
                 return 0
             if dead.done():
-                logger.error("The engine core has stopped: %s. The server ends.", engine.errored)
+                if not self.supervised:
+                    logger.error("The engine core has stopped: %s. The server ends.", engine.errored)
                 await asyncio.wait({self.signalled}, timeout=DEAD_SECONDS)
             else:
                 _log_end(web)
@@ -124,7 +133,8 @@ class Lifecycle:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    def _signal(self, number: int) -> None:
+    def stop(self, number: int) -> None:
+        """A signal: end when what is under way is done; a second one ends at once."""
         now = time.monotonic()
         if not self.signalled.done():
             self.signalled_at = now

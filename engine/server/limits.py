@@ -37,6 +37,11 @@ class Limits:
             )
 
 
+def callers(given: Mapping[str, Given]) -> int:
+    """How many API keys there are; without any, everybody is one caller."""
+    return len(value_of(given, "server.api_key") or ("",))
+
+
 def limits_of(given: Mapping[str, Given]) -> Limits:
     def of(name: str) -> Any:
         return value_of(given, f"server.{name}")

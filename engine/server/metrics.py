@@ -14,6 +14,7 @@ from engine.batch import FinishReason, Stats, Times
 from engine.generation import CoreInfo, Delta
 from engine.sampling_params import SamplingParams
 from engine.server.exposition import CoreCollector, expose
+from engine.server.metric_files import registry_of_all
 from engine.server.metric_names import COUNTERS, HISTOGRAMS, LABELS, PREFIX, token_buckets
 
 COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
@@ -42,9 +43,12 @@ def _contained(method: F) -> F:
 
 
 class Metrics:
-    """``core``: gives the latest ``Stats``. Request and token counters are the front end's own."""
+    """``core``: gives the latest ``Stats``. Request and token counters are the front end's own, or those of all front
+    ends that count in ``folder``."""
 
-    def __init__(self, info: CoreInfo, model_name: str, core: Callable[[], Stats]) -> None:
+    def __init__(
+        self, info: CoreInfo, model_name: str, core: Callable[[], Stats], folder: str | None = None
+    ) -> None:
         self.metrics, self.max_model_len, self.faulty = self, info.max_model_len, False
         self.registry = CollectorRegistry(auto_describe=False)
         labels = {"model_name": model_name, "engine": "0"}
@@ -60,7 +64,8 @@ class Metrics:
             family = Counter(PREFIX + row.name, row.help, (*LABELS, *row.labels), registry=self.registry)
             for value in VALUES.get(row.name, ("",)):
                 self.counters[row.name, value] = family.labels(*labels.values(), *([value] if row.labels else []))
-        self.registry.register(CoreCollector(info, labels, core))
+        self.shown = self.registry if folder is None else registry_of_all(folder)
+        self.shown.register(CoreCollector(info, labels, core))
 
     def begin(
         self,
@@ -79,7 +84,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The text format of Prometheus."""
-        return expose(self.registry)
+        return expose(self.shown)
 
     @_contained
     def step(self, tokens: int) -> None:

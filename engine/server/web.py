@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +16,10 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from engine.server.connection import Connection
+from engine.server.listen import BACKLOG
+
+ACCEPTS = 4
+"""Connections taken at once: what is left goes to other processes that listen on the same socket, if they are free."""
 
 
 class WebServer(uvicorn.Server):
@@ -38,6 +43,7 @@ class WebServer(uvicorn.Server):
             log_config=None,
             log_level="warning",
             server_header=False,
+            backlog=ACCEPTS,
             timeout_keep_alive=keep_alive_seconds,  # type: ignore[arg-type]
         )
         config.load()
@@ -54,6 +60,11 @@ class WebServer(uvicorn.Server):
     def should_exit(self, value: bool) -> None:
         if value:
             self._exit.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
     async def main_loop(self) -> None:
         self.server_state.default_headers = self.config.encoded_headers

@@ -274,7 +274,7 @@ def test_a_message_that_cannot_be_read_is_passed_over():
     async def main():
         async with running() as engine:
             for junk in (b"", b"\xff", b"\x93abc", b"\x81\xa4type\xa5Other"):
-                engine._process._socket.send(junk)
+                engine._process._link._socket.send(junk)
             assert text_of(await collect(engine, SamplingParams(max_tokens=3))) == "abc"
 
     asyncio.run(main())

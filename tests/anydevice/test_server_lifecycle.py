@@ -16,7 +16,6 @@ import httpx
 import pytest
 
 from engine.server import lifecycle
-from engine.server.listen import Address
 from tests.scripted_engine import error_of
 from tests.served_process import ENDLESS, Streaming, gone, started, wait
 
@@ -174,13 +173,12 @@ def test_an_http_server_that_ends_during_the_start_says_why(monkeypatch, caplog)
         async def serve(self, sockets=None):
             raise OSError("the socket is no socket")
 
-    async def start_engine(*args):
+    async def start_engine(state):
         await asyncio.sleep(60)
 
     monkeypatch.setattr(lifecycle, "WebServer", Failing)
-    monkeypatch.setattr(lifecycle, "start_engine", start_engine)
     with socket.socket() as listener:
-        assert asyncio.run(lifecycle.Lifecycle({}, listener, Address("http://x")).run()) == 1
+        assert asyncio.run(lifecycle.Lifecycle({}, listener, start_engine).run()) == 1
     assert "the socket is no socket" in caplog.text
 
 
