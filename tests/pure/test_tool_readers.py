@@ -24,7 +24,12 @@ WHOLE = [
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", [GET]),
     ("hermes", f"\n\n<tool_call>{CALL}</tool_call>\n", "", [GET]),
     ("hermes", f"<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>", "", [GET, GET]),
-    ("hermes", f"Sure. \n<tool_call>{CALL}</tool_call>\n<tool_call> {CALL}</tool_call>\nBye ", "Sure.\nBye ", [GET, GET]),
+    (
+        "hermes",
+        f"Sure. \n<tool_call>{CALL}</tool_call>\n<tool_call> {CALL}</tool_call>\nBye ",
+        "Sure.\nBye ",
+        [GET, GET],
+    ),
     ("hermes", f"<tool_call>{CALL}", "", [GET]),
     ("hermes", f"<tool_call>{CALL}</tool_", "", [GET]),
     ("hermes", f"<tool_call>{CALL}<tool_call>{CALL}", "", [GET, GET]),
