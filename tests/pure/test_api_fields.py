@@ -20,12 +20,13 @@ def words(text: str) -> list[str]:
 
 MODELS = (CompletionRequest, ChatRequest, ResponsesRequest)
 # Those that vLLM documents.
-SHARED = words("""model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream stream_options
-temperature top_p user use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids
+SHARED = words("""model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream
+stream_options temperature top_p user use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids
 include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens
-truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs logprob_token_ids bad_words
-add_special_tokens response_format structured_outputs priority request_id session_id return_tokens_as_token_ids
-return_token_ids cache_salt kv_transfer_params vllm_xargs repetition_detection thinking_token_budget
+truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs logprob_token_ids
+bad_words add_special_tokens response_format structured_outputs priority request_id session_id
+return_tokens_as_token_ids return_token_ids cache_salt kv_transfer_params vllm_xargs repetition_detection
+thinking_token_budget
 stream_interval""")
 COMPLETION = words("prompt echo suffix prompt_embeds")
 CHAT = words("""messages top_logprobs max_completion_tokens tools tool_choice parallel_tool_calls reasoning_effort

@@ -240,6 +240,7 @@ SAMPLES = {
     "N": [" 1", "=3", " 2"],
     "MODE": ["=NONE", " 1", "=0"],
     "WHICH": None,
+    "FORMAT": None,
     "SHARE": [" 0.5", "=1"],
     "MIB": [" 64", "=0.5"],
     "SIZE": [" 8G", "=3"],
