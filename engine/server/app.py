@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import FastAPI
@@ -60,7 +61,7 @@ def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: s
             methods=[method],
             name=handler.__name__,
             response_model=None,
-            openapi_extra=None if body is None else _request_body(body),
+            openapi_extra=_parameters(path) | ({} if body is None else _request_body(body)),
         )
     if api_keys:
         app.add_middleware(ApiKeyMiddleware, api_keys=api_keys)
@@ -77,6 +78,13 @@ class RootPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app({**scope, "root_path": self.root_path}, receive, send)
+
+
+def _parameters(path: str) -> dict[str, Any]:
+    """The names inside a path for /openapi.json."""
+    names = re.findall(r"\{(\w+)", path)
+    said = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    return {"parameters": said} if said else {}
 
 
 def _request_body(body: type[BaseModel]) -> dict[str, Any]:
