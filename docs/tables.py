@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -233,6 +234,37 @@ def only_a_device_table() -> str:
     return table(["work", "why it passes here"], ONLY_A_DEVICE)
 
 
+def field_table() -> str:
+    """Every field of a request that is known, and what becomes of it on each route."""
+    from engine.server.field_notes import NOTES
+    from engine.server.fields import NO_EFFECT, NOT_SUPPORTED, REASONS
+    from engine.server.protocol import ChatRequest, CompletionRequest
+    from engine.server.responses.protocol import ResponsesRequest
+
+    models = (CompletionRequest, ChatRequest, ResponsesRequest)
+
+    def cell(name: str, model: type) -> str:
+        if name in model.model_fields:
+            return "yes"
+        return "no effect" if name in NO_EFFECT else "refused" if name in NOT_SUPPORTED else "—"
+
+    def note(name: str) -> str:
+        harmless = [json.dumps(value) for value in NOT_SUPPORTED.get(name, ())]
+        unless = (
+            f"; {' and '.join(map(code, harmless))} {'ask' if harmless[1:] else 'asks'} nothing" if harmless else ""
+        )
+        said = [NOTES[name]] if name in NOTES else []
+        if name in REASONS and not all(name in model.model_fields for model in models):
+            said.append(f"refused: {REASONS[name]}{unless}")
+        return "; ".join(said)
+
+    names = dict.fromkeys(
+        [*(name for model in models for name in model.model_fields), *sorted({*NO_EFFECT, *NOT_SUPPORTED})]
+    )
+    rows = [[code(name), *(cell(name, model) for model in models), note(name)] for name in names]
+    return table(("field", "completions", "chat", "responses", "what"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "levels": level_table,
     "flags": flag_tables,
@@ -245,8 +277,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "resolved": resolved_tables,
     "support": support_tables,
     "only-a-device": only_a_device_table,
+    "fields": field_table,
 }
-DOCUMENTS = ("README.md", "docs/bench.md", "docs/flags.md", "docs/levels.md", "docs/plugin-guide.md", "docs/support.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/api.md",
+    "docs/bench.md",
+    "docs/flags.md",
+    "docs/levels.md",
+    "docs/plugin-guide.md",
+    "docs/support.md",
+)
 
 
 def updated(text: str) -> str:

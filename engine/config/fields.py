@@ -180,7 +180,7 @@ FIELDS: tuple[Field, ...] = (
     Field("server.exclude_tools_when_tool_choice_none", k.SWITCH, SERVER, "do not show the model tools that it may not "
           "call", ("--exclude-tools-when-tool-choice-none",), False),
     Field("server.reasoning_parser", k.REASONING_PARSER, SERVER, "tell reasoning apart from answers, in the format of "
-          f"{k.words(k.REASONING_PARSERS)}", ("--reasoning-parser",), unset="reasoning stays in the answer"),
+          f"{k.words(k.REASONING_PARSERS)}; none: it stays in the answer", ("--reasoning-parser",), "none"),
     Field("server.trust_request_chat_template", k.SWITCH, SERVER, "use the chat template that a request brings",
           ("--trust-request-chat-template",), False),
     Field("server.responses_store", k.LIMIT, SERVER, "how many answers of /v1/responses are kept in memory for later "

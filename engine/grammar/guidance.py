@@ -25,6 +25,7 @@ _MAX_LEXER_STATES = 50_000  # some 2 kB each
 _MAX_MESSAGE = 400
 _NOTHING = "NoExtensionBias"  # the library's word for a form that no text has
 _PLAIN_JSON = StructuredOutputsParams(json_object=True)
+_ANY = r"/(.|\n)*/"
 _DIRECTIVE = re.compile(r"%(?:json|llguidance|lark)\b")
 
 
@@ -51,11 +52,7 @@ class GuidanceCompiler:
         """What ``params`` adds to its grammar."""
         lines = [f"{name}: %json {_with_options(schema)}" for name, schema in (params.schemas or {}).items()]
         for name, text in (params.markers or {}).items():
-            token = self._special.get(text)
-            mark, lazy = (json.dumps(text), "[lazy]") if token is None else (f"<[{token}]>", "")
-            lines += [f"{name}: {mark}", f"to_{name}{lazy}: TO_MARK {mark}"]
-        if params.markers:
-            lines.append("TO_MARK: /(.|\\n)*/")
+            lines += _marker_rules(name, text, self._special.get(text))
         return "".join(f"\n{line}" for line in lines)
 
     def _matcher(self, source: str) -> LLMatcher:
@@ -157,6 +154,17 @@ def _json_source(schema: dict[str, Any], params: StructuredOutputsParams) -> str
         return LLMatcher.grammar_from_json_schema(prepared(schema), overrides=options)
     except ValueError as error:
         raise GrammarError(str(error)[:_MAX_MESSAGE]) from None
+
+
+def _marker_rules(name: str, text: str, token: int | None) -> list[str]:
+    """``name`` is the marker, ``to_name`` any text up to and with it, ``NO_NAME`` any text without it. ``token``: of a
+    marker that is a special one."""
+    inside, capital = re.escape(text).replace("/", r"\/"), name.upper()
+    without = f"NO_{capital}: {_ANY} & ~/(.|\\n)*{inside}(.|\\n)*/"
+    if token is not None:
+        return [without, f"{name}: <[{token}]>", f"to_{name}: NO_{capital} <[{token}]>"]
+    mark = json.dumps(text)
+    return [without, f"{name}: {mark}", f"to_{name}[lazy]: ANY_{capital} {mark}", f"ANY_{capital}: {_ANY}"]
 
 
 def _with_options(schema: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, MutableSequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -86,7 +87,7 @@ def make_app(
             methods=[method],
             name=handler.__name__,
             response_model=None,
-            openapi_extra=None if body is None else _request_body(body),
+            openapi_extra=_parameters(path) | ({} if body is None else _request_body(body)),
         )
     if rate is not None:
         app.add_middleware(RateMiddleware, rate=rate)
@@ -129,6 +130,13 @@ class RootPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app({**scope, "root_path": self.root_path}, receive, send)
+
+
+def _parameters(path: str) -> dict[str, Any]:
+    """The names inside a path for /openapi.json."""
+    names = re.findall(r"\{(\w+)", path)
+    said = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    return {"parameters": said} if said else {}
 
 
 def _request_body(body: type[BaseModel]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Message(BaseModel):
 @dataclass
 class Conversation:
     """What a prompt is rendered from. ``template``: in place of the server's. ``effort``: of reasoning, for templates
-    that know of it. ``messages_name``, ``effort_name``: what the client calls them."""
+    that know of it, which the client calls ``effort_name``."""
 
     messages: list[Any]
     tools: list[dict[str, Any]] = field(default_factory=list)

@@ -25,7 +25,9 @@ _HOSTED = "tools are functions that the client runs"
 
 # A field that is known to users but not honoured → why, and the values that ask for nothing.
 _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "access_programs": ("there are no programs to have access to", ()),
     "audio": (_TEXT, ()),
+    "background_options": ("an answer is sent as the one to its request", ()),
     "background": ("an answer is sent as the one to its request", (False,)),
     "best_of": ("all n answers are returned; use n", (1,)),
     "chat_template": ("there is no chat", ()),
@@ -39,6 +41,7 @@ _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "function_call": (_OLD_TOOLS, ("none",)),
     "functions": (_OLD_TOOLS, ([],)),
     "guided_decoding_backend": ("llguidance holds answers to their form", ("auto", "guidance")),
+    "image": (_TEXT, ()),
     "include_reasoning": ("there is no chat", (True,)),
     "kv_transfer_params": ("caches stay in this server", ({},)),
     "length_penalty": (_BEAMS, (1, 1.0)),
@@ -49,8 +52,9 @@ _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "modalities": (_TEXT, (["text"],)),
     "moderation": ("nothing is moderated", ()),
     "parallel_tool_calls": ("there is no chat", (True, False)),
-    "prediction": ("there is no drafting", ()),
+    "prediction": ("an answer is not told in advance", ()),
     "previous_input_messages": ("earlier turns are items of input", ([],)),
+    "prompt": ("no prompts are kept here; send what they say", ()),
     "prompt_embeds": ("prompts are text or token ids", ()),
     "prompt_cache_options": ("the prefix cache keeps what fits", ({},)),
     "reasoning_effort": ("there is no chat", ()),
@@ -69,6 +73,7 @@ _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "web_search_options": (_HOSTED, ()),
 }
 NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {name: harmless for name, (_, harmless) in _KNOWN.items()}
+REASONS: Mapping[str, str] = {name: reason for name, (reason, _) in _KNOWN.items()}
 logger = logging.getLogger("engine.server")
 _logged: set[str] = set()
 
@@ -90,7 +95,7 @@ def screen(
             continue
         elif not where and name in NOT_SUPPORTED:
             if value is not None and not _asks_nothing(value, NOT_SUPPORTED[name]):
-                raise RequestError(f"{name} is not supported yet: {_KNOWN[name][0]}.", name)
+                raise RequestError(f"{name} is not supported yet: {REASONS[name]}.", name)
         elif ignore_unknown:
             _log_once(name)
         else:

@@ -221,7 +221,7 @@ def test_penalties_that_leave_float32_are_an_error_and_not_a_crash() -> None:
     for name in ("a", "b"):
         sampler.add(request(name, prompt=[*range(300)], repetition_penalty=9 if name == "b" else 1.0), [])
     _, _, errors = sampler.sample(logits, ["a", "b"])
-    assert errors == [None, "logit_bias and penalties take every logit out of range"]
+    assert errors == [None, "logit_bias, bad_words, allowed_token_ids or penalties leave no token"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -49,7 +49,9 @@ def test_invariant_10_generated_tables_are_up_to_date(tables: ModuleType) -> Non
     assert tables.main(check=True) == 0, "run python docs/tables.py"
 
 
-@pytest.mark.parametrize("key", ["levels", "flags", "own-flags", "variables", "spellings", "removed", "targets"])
+@pytest.mark.parametrize(
+    "key", ["levels", "flags", "own-flags", "variables", "spellings", "removed", "targets", "fields"]
+)
 def test_a_changed_word_in_a_table_is_noticed(tables: ModuleType, key: str) -> None:
     text = f"before\n<!-- {key} -->\n{tables.TABLES[key]()}\n<!-- /{key} -->\nafter\n"
     assert tables.updated(text) == text
@@ -109,7 +111,7 @@ def test_every_fusion_users_know_is_in_the_level_table() -> None:
 
 COMMAND_LINES = [
     line
-    for text in (LEVEL_PAGE, FLAGS)
+    for text in (LEVEL_PAGE, FLAGS, (ROOT / "docs/api.md").read_text())
     for block in re.findall(r"```bash\n(.*?)```", text, re.S)
     for line in block.splitlines()
 ]
@@ -135,7 +137,7 @@ CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidd
 "max_position_embeddings": 512, "torch_dtype": "float32"}"""
 
 
-@pytest.mark.parametrize("name", ["docs/flags.md", "docs/levels.md"])
+@pytest.mark.parametrize("name", ["docs/flags.md", "docs/levels.md", "docs/api.md"])
 def test_links_and_flags_in_prose_exist(name: str) -> None:
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):

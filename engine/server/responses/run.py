@@ -109,7 +109,9 @@ class ResponseRun:
     def _logprobs(self, delta: Delta) -> Logprobs:
         if self.names is None:
             return []
-        return chat_logprobs(self.names, delta.token_ids, delta.logprobs or [])["content"]
+        entries = chat_logprobs(self.names, delta.token_ids, delta.logprobs or [])["content"]
+        ends = delta.finish_reason is not None and {*delta.token_ids[-1:]} <= self.names.tokenizer.eos_ids
+        return entries[:-1] if ends else entries  # an end token is no part of any text
 
     def _end(self) -> list[dict[str, Any]]:
         status = STATUS.get(self.finish_reason or FinishReason.STOP, "completed")

@@ -21,7 +21,7 @@ class CallReader(ABC):
         self._call: CallScanner | None = None
         self._begun = False  # the call was told
         self._behind = False  # the call is complete, what closes it may still come
-        self._called = False
+        self._adjoins = False  # nothing stands between the latest call and the text
 
     @abstractmethod
     def find(self, text: str) -> tuple[int, int | None]:
@@ -47,7 +47,7 @@ class CallReader(ABC):
             closed = self.close(self._text, last=True)
             assert closed is not None
             self._text = self._text[closed[0] :]
-        if self._text.strip(BLANKS) or (self._text and not self._called):
+        if self._text.strip(BLANKS) or (self._text and not self._adjoins):
             events.append(Text(self._text))
         self._text = ""
         return events
@@ -66,7 +66,7 @@ class CallReader(ABC):
         count, begin = self.find(self._text)
         if count:
             events.append(Text(self._text[:count]))
-            self._text = self._text[count:]
+            self._text, self._adjoins = self._text[count:], False
         if begin is not None:
             self._cut(begin - count, opens=True)
         return begin is not None
@@ -92,7 +92,7 @@ class CallReader(ABC):
                 events.append(Arguments(more))
         if call.done:
             events.append(End(True, "".join(self._raw)))
-            self._call, self._behind, self._called = None, True, True
+            self._call, self._behind, self._adjoins = None, True, True
         return call.done
 
     def _give_up(self, events: list[Event]) -> None:

@@ -64,7 +64,7 @@ class ToolParser(Protocol):
     def grammar(self, tools: Sequence[str], several: bool, otherwise: str | None) -> str:
         """In Lark, from ``start``: a call of one of ``tools``, or with ``several`` any number of calls from one on.
 
-        Rules that it may use: ``schema_0``, … are the arguments of the tools; for each of ``markers``, its own name is
-        that marker, and ``to_`` and the name any text up to and with it. ``otherwise``: a rule for answers without a
+        Rules that it may use: ``schema_0``, … are the arguments of the tools; for a marker named ``x``, ``x`` is it,
+        ``to_x`` any text up to and with it, ``NO_X`` any text without it. ``otherwise``: a rule for answers without a
         call, ``"text"`` for any text, beside calls too, or ``None`` where there must be one.
         """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine.server.marks import BLANKS, before
 from engine.server.tools.call_reader import CallReader
 from engine.server.tools.contract import Reader
-from engine.server.tools.lark import ANY, call_rules
+from engine.server.tools.lark import call_rules
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
@@ -25,8 +25,7 @@ class Hermes:
     def grammar(self, tools: Sequence[str], several: bool, otherwise: str | None) -> str:
         rules = [call_rules(tools, "arguments"), "inside: BLANKS? call BLANKS? finish", "one: begin inside"]
         if otherwise == "text":
-            rules.append(ANY)
-            start = "(to_begin inside)* ANY" if several else "ANY | to_begin inside"
+            start = "(to_begin inside)* NO_BEGIN" if several else "NO_BEGIN | to_begin inside"
         else:
             start = "one (BLANKS? one)*" if several else "one"
             start += f" | {otherwise}" if otherwise else ""

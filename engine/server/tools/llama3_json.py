@@ -10,6 +10,7 @@ from engine.server.tools.contract import Reader
 from engine.server.tools.lark import call_rules
 
 TAG = "<|python_tag|>"
+_OPEN = r"OPEN: /[ \t\r\n]{0,16}\{/"
 _NO_CALL = r"NO_CALL: /(.|\n)*/ & ~/[ \t\r\n]*\{(.|\n)*/ & ~/(.|\n)*<\|python_tag\|>(.|\n)*/"
 
 
@@ -24,14 +25,13 @@ class Llama3Json:
         return Llama3JsonReader()
 
     def grammar(self, tools: Sequence[str], several: bool, otherwise: str | None) -> str:
-        calls = 'call (BLANKS? ";" BLANKS? call)*' if several else "call"
-        rules = [call_rules(tools, "parameters")]
+        rules, more = [call_rules(tools, "parameters")], ' (BLANKS? ";" BLANKS? call)*' if several else ""
         if otherwise == "text":
-            rules.append(_NO_CALL)
-            calls = f"to_tag? BLANKS? {calls} BLANKS? | NO_CALL"
-        elif otherwise:
-            calls += f" | {otherwise}"
-        return "\n".join([f"start: {calls}", *rules])
+            rules += [_OPEN, _NO_CALL]
+            start = f"tag? OPEN opened{more} | NO_CALL"
+        else:
+            start = f"call{more}" + (f" | {otherwise}" if otherwise else "")
+        return "\n".join([f"start: {start}", *rules])
 
 
 class Llama3JsonReader(CallReader):

@@ -1,0 +1,116 @@
+"""Tokens that a request narrows its answer to, or keeps out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import SamplingParams
+from engine.bad_words import with_bad_words
+from engine.errors import RequestError
+from engine.sampler import Sampler
+from tests.anydevice.test_sampler import DEVICE, noise, one, request, run
+from tests.anydevice.test_structured import byte, open_llm, write_model
+from tests.pure.tokenizer_toys import byte_backend, wrap
+
+RISING = [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("drawn", [{"temperature": 0}, {"temperature": 2.0, "seed": 5}])
+def test_only_allowed_tokens_come(drawn: dict) -> None:
+    tokens = one([10.0, 0.0, 2.0, 1.0], 40, allowed_token_ids=[1, 3, 3], **drawn)
+    assert set(tokens) <= {1, 3} and 3 in tokens
+    assert one([10.0, 0.0], 1, allowed_token_ids=[1], logit_bias={1: -100.0}, **drawn) == [1]
+
+
+def test_a_single_bad_token_never_comes_and_a_sequence_not_as_a_whole() -> None:
+    assert one(RISING, 3, temperature=0, bad_words_token_ids=[[4], [3]]) == [2, 2, 2]
+    assert one(RISING, 4, temperature=0, bad_words_token_ids=[[4, 4]]) == [4, 3, 4, 3]
+    assert one(RISING, 6, temperature=0, bad_words_token_ids=[[4, 4, 4], [3]]) == [4, 4, 2, 4, 4, 2]
+    assert one(RISING, 4, temperature=0, bad_words_token_ids=[[4, 3], [4, 4]]) == [4, 2, 4, 2]
+    assert one(RISING, 2, prompt=[4], temperature=0, bad_words_token_ids=[[4, 4]]) == [4, 3]  # prompts do not count
+    assert one(RISING, 2, temperature=0, bad_words_token_ids=[[99], []]) == [4, 4]  # nobody can generate these
+
+
+def test_bad_words_are_followed_across_preemption() -> None:
+    wanted = request(temperature=0, bad_words_token_ids=[[4, 4, 4]])
+    row = torch.tensor([RISING], device=DEVICE)
+    for generated, expected in (([], 4), ([4], 4), ([4, 4], 3), ([4, 4, 3], 4), ([3, 4, 4], 3)):
+        sampler = Sampler(5, DEVICE)
+        sampler.add(wanted, generated)
+        assert sampler.sample(row, ["a"])[0].tolist() == [expected]
+
+
+def test_neighbours_are_as_they_are_alone() -> None:
+    others = [request("b", temperature=1.0, seed=3, logprobs=2), request("c", temperature=0)]
+    held = request("a", temperature=1.5, seed=1, bad_words_token_ids=[[7, 8], [9]], allowed_token_ids=list(range(20)))
+    rows = [noise(3, 300, step) for step in range(12)]
+    mixed = run(rows, held, *others)
+    assert mixed[1:] == run([row[1:] for row in rows], *others)
+    assert mixed[0] == run([row[:1] for row in rows], held)[0] and set(mixed[0]) <= set(range(20)) - {9}
+
+
+def test_narrowing_to_nothing_is_the_requests_own_trouble() -> None:
+    sampler = Sampler(3, DEVICE)
+    for each in (request("a", temperature=0, allowed_token_ids=[1], bad_words_token_ids=[[1]]), request("b")):
+        sampler.add(each, [])
+    _, _, errors = sampler.sample(torch.zeros(2, 3, device=DEVICE), ["a", "b"])
+    assert errors[1] is None and errors[0] is not None and "bad_words" in errors[0]
+
+
+def test_log_probabilities_of_named_tokens() -> None:
+    logits = noise(2, 50)
+    sampler = Sampler(50, DEVICE)
+    sampler.add(request("a", temperature=0, logprobs=0, logprob_token_ids=[30, 2]), [])
+    sampler.add(request("b", temperature=0, logprobs=2), [])
+    _, reports, _ = sampler.sample(logits, ["a", "b"])
+    expected = logits.float().log_softmax(-1).tolist()
+    (mine,), (other,) = reports[0] or [], reports[1] or []
+    assert [token for token, _ in mine.top] == [30, 2] and len(other.top) == 2
+    assert [value for _, value in mine.top] == pytest.approx([expected[0][30], expected[0][2]], abs=1e-5)
+
+
+def test_words_become_tokens_alone_and_behind_a_blank() -> None:
+    tokenizer = wrap(byte_backend())
+    found = with_bad_words(SamplingParams(bad_words=["ab", " ab", "c"]), tokenizer)
+    blank = tokenizer.encode(" ", add_special_tokens=False)
+    ab, c = (tokenizer.encode(text, add_special_tokens=False) for text in ("ab", "c"))
+    assert found.bad_words_token_ids == [ab, blank + ab, c, blank + c]
+    assert with_bad_words(SamplingParams(), tokenizer).bad_words_token_ids == []
+    with pytest.raises(RequestError) as caught:
+        with_bad_words(SamplingParams(bad_words=[5]), tokenizer)  # type: ignore[list-item]
+    assert caught.value.param == "bad_words"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bad_words", [" "]),
+        ("bad_words", ["x"] * 129),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [50]),
+        ("logprob_token_ids", [-1]),
+        ("logprob_token_ids", [1] * 129),
+    ],
+)
+def test_what_is_out_of_range_is_named(name: str, value: list) -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**{name: value}).validate(50)
+    assert caught.value.param == name
+
+
+def test_through_the_engine(tmp_path: Path) -> None:
+    with open_llm(write_model(tmp_path)) as llm:
+        letters = {byte(letter): 100.0 for letter in "qrs"}
+        plain = SamplingParams(temperature=0, max_tokens=9, logit_bias=letters)
+        word = llm.generate([[65, 66]], plain, False)[0].outputs[0].text[3:5]
+        assert len(word) == 2 and set(word) <= set("qrs")
+        held = SamplingParams(temperature=0, max_tokens=9, logit_bias=letters, bad_words=[word])
+        only = SamplingParams(temperature=2, seed=1, max_tokens=20, allowed_token_ids=[byte("x"), byte("y")])
+        only.logprob_token_ids = [byte("z")]
+        first, second = llm.generate([[65, 66]] * 2, [held, only], False)
+        assert word not in first.outputs[0].text and set(first.outputs[0].text) <= set("qrs")
+        assert set(second.outputs[0].text) == {"x", "y"}
+        assert all(byte("z") in position for position in second.outputs[0].logprobs)
