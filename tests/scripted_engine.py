@@ -26,6 +26,7 @@ from engine.server.lifecycle import WebServer
 from engine.server.listen import listen, url
 from engine.server.metrics import Metrics
 from engine.server.state import ServerState, longest_token
+from engine.server.traces import Traces
 from engine.tokenizer import Tokenizer
 from tests.pure.tokenizer_toys import chat_tokenizer
 
@@ -220,10 +221,11 @@ def serving(
     ignore_unknown_fields: bool = False,
     filled: bool = True,
     patience: float = 5.0,
+    traces: Traces | None = None,
 ) -> Iterator[Scripted]:
     """``filled``: false stops before the model is there. ``patience``: of the heartbeat, in seconds."""
     tokenizer = chat_tokenizer(template)
-    state = ServerState(ignore_unknown_fields=ignore_unknown_fields)
+    state = ServerState(ignore_unknown_fields=ignore_unknown_fields, traces=traces)
     listener = listen("127.0.0.1", 0)
     web = WebServer(
         uvicorn.Config(

@@ -48,6 +48,10 @@ def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: s
             response_model=None,
             openapi_extra=None if body is None else _request_body(body),
         )
+    if state.traces is not None:
+        from engine.server.traces import TraceContext
+
+        app.add_middleware(TraceContext)
     if api_keys:
         app.add_middleware(ApiKeyMiddleware, api_keys=api_keys)
     if root_path:

@@ -49,7 +49,9 @@ class Generation:
         first delta when the engine does not accept a prompt, later when a request fails; ``EngineDeadError``."""
         engine, _ = self.state.serving()
         assert self.state.metrics is not None
-        record = self.state.metrics.begin(self.params, [len(prompt) for prompt in self.prompts], self.arrival)
+        lengths, traces = [len(prompt) for prompt in self.prompts], self.state.traces
+        on_done = traces.follow(self.id, self.state.served_name) if traces is not None else lambda record: None
+        record = self.state.metrics.begin(self.params, lengths, self.arrival, on_done)
         outcome: FinishReason | None = FinishReason.ERROR
         try:
             async with aclosing(self._streams(engine, record)) as stream:

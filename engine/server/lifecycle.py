@@ -30,6 +30,7 @@ KEEP_ALIVE_SECONDS = 65
 START_ABORT_SECONDS = 8.0  # for the core of a start that was called off
 DEAD_SECONDS = 4.0  # how long a server without its core goes on saying so
 CLOSE_SECONDS = 5.0
+TRACES_SECONDS = 2.0
 # What signals a process and then its group, as timeout(1) does, sends one wish twice.
 SAME_SIGNAL_SECONDS = 1.0
 logger = logging.getLogger("engine.server")
@@ -49,6 +50,11 @@ class Lifecycle:
     def __init__(self, given: dict[str, Given], listener: socket.socket) -> None:
         self.given, self.listener = given, listener
         self.state = ServerState(ignore_unknown_fields=self._of("server.ignore_unknown_fields"))
+        endpoint = self._of("server.otlp_traces_endpoint")
+        if endpoint is not None:
+            from engine.server.traces import open_traces
+
+            self.state.traces = open_traces(endpoint)
         app = make_app(self.state, self._of("server.api_key"), self._of("server.root_path") or "")
         self.web = WebServer(
             uvicorn.Config(
@@ -130,6 +136,8 @@ class Lifecycle:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.state.traces is not None:
+            await self.state.traces.close(TRACES_SECONDS)
 
     def _signal(self, number: int) -> None:
         now = time.monotonic()

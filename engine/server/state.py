@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.client import AsyncEngine
     from engine.server.health import Heartbeat
     from engine.server.metrics import Metrics
+    from engine.server.traces import Traces
     from engine.tokenizer import Tokenizer
 
 SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in bytes
@@ -33,6 +34,7 @@ class ServerState:
     tokenizer: Tokenizer | None = None
     metrics: Metrics | None = None
     heartbeat: Heartbeat | None = None
+    traces: Traces | None = None
     max_prompt_bytes: int = 0
     active: set[asyncio.Task[object]] = field(default_factory=set)
     stopping: bool = False
