@@ -20,6 +20,7 @@ KEYS: Mapping[str, str] = MappingProxyType(
         "enable_flashinfer_autotune": "kernel_config.autotune",
         "device_memory_utilization": "cache.gpu_memory_utilization",
         "kv_cache_memory": "cache.kv_cache_memory_bytes",
+        "observability_config.otlp_traces_endpoint": "server.otlp_traces_endpoint",
         "compilation.pass_config.rope_kvcache_fusion_max_token_num": "compilation.pass_config.rope_kvcache_max_tokens",
         "compilation.pass_config.fi_allreduce_fusion_max_size_mb": "compilation.pass_config.allreduce_max_size_mb",
     }
@@ -106,6 +107,11 @@ NOT_BUILT: Mapping[str, str] = MappingProxyType(
         "distributed_executor_backend": "a model is served on one device",
         "generation_config": "requests bring their sampling; of generation_config.json only eos_token_id is read",
         "uvicorn_log_level": "the log holds warnings of the web server and the engine's own lines",
+        "collect_detailed_traces": "a trace has one span per request with the times of its phases; use "
+        "--otlp-traces-endpoint",
+        "kv_cache_metrics": "/metrics has the use of the KV cache and the hits of the prefix cache",
+        "enable_mfu_metrics": "/metrics has tokens and times",
+        "show_hidden_metrics_for_version": "every metric is shown",
     }
 )
 """Options of what this engine cannot do → what it does."""

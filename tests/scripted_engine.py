@@ -27,6 +27,7 @@ from engine.server.listen import listen, url
 from engine.server.metrics import Metrics
 from engine.server.responses.store import ResponseStore
 from engine.server.state import ServerState, longest_token
+from engine.server.traces import Traces
 from engine.server.web import WebServer
 from engine.tokenizer import Tokenizer
 from tests.pure.tokenizer_toys import chat_tokenizer
@@ -254,6 +255,7 @@ def serving(
     slots: int = 10**6,
     chat: ChatSettings | None = None,
     responses: int = 16,
+    traces: Traces | None = None,
     **options: Any,
 ) -> Iterator[Scripted]:
     """``filled``: false stops before the model is there. ``responses``: how many are kept. ``options``: of
@@ -261,7 +263,10 @@ def serving(
     limits = limits or Limits()
     tokenizer = chat_tokenizer(template)
     state = ServerState(
-        ignore_unknown_fields=ignore_unknown_fields, limits=limits, responses=ResponseStore(responses)
+        ignore_unknown_fields=ignore_unknown_fields,
+        limits=limits,
+        responses=ResponseStore(responses),
+        traces=traces,
     )
     state.chat = chat or state.chat
     listener = listen("127.0.0.1", 0)

@@ -169,6 +169,9 @@ FIELDS: tuple[Field, ...] = (
     Field("server.disable_log_stats", k.SWITCH, SERVER, "no periodic statistics", ("--disable-log-stats",), False),
     Field("server.log_stats_interval", k.INTERVAL, SERVER, "between two lines of statistics", ("--log-stats-interval",),
           10.0),
+    Field("server.otlp_traces_endpoint", k.TEXT, SERVER, "send a trace of every request to the OpenTelemetry collector "
+          "at this address, as in http://127.0.0.1:4317; needs the packages of engine[otel]",
+          ("--otlp-traces-endpoint",), unset="no traces"),
     Field("server.shutdown_timeout", k.PATIENCE, SERVER, "how long a stop waits for running requests",
           ("--shutdown-timeout",), 30.0),
     Field("server.iteration_timeout", k.INTERVAL, SERVER, "a step that takes longer turns /health to 503; a core that "

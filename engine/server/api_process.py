@@ -19,6 +19,7 @@ from engine.server.metric_files import VARIABLE
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
     from engine.plan_values import Given
+    from engine.server.lifecycle import Lifecycle
     from engine.server.state import ServerState
 
 EXIT_USER_ERROR = 2
@@ -69,18 +70,19 @@ def main(arguments: ApiArguments) -> None:
 
 
 class _Process:
+    life: Lifecycle
+
     def __init__(self, arguments: ApiArguments) -> None:
+        self.arguments, self.control = arguments, arguments.control
+
+    async def run(self) -> int:
         from engine.server.lifecycle import Lifecycle
         from engine.server.tls import tls_context
 
-        self.arguments, self.control = arguments, arguments.control
-        tls = tls_context(arguments.given)
-        self.life = Lifecycle(
-            arguments.given, arguments.listener, self._start, tls, supervised=True, due=arguments.due
-        )
-
-    async def run(self) -> int:
+        given, listener, due = self.arguments.given, self.arguments.listener, self.arguments.due
         try:
+            tls = tls_context(given)
+            self.life = Lifecycle(given, listener, self._start, tls, supervised=True, due=due)
             return await self.life.run()
         except UserError as error:
             self.control.send(Fails(str(error)))

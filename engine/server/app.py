@@ -91,6 +91,10 @@ def make_app(
         )
     if rate is not None:
         app.add_middleware(RateMiddleware, rate=rate)
+    if state.traces is not None:
+        from engine.server.traces import TraceContext
+
+        app.add_middleware(TraceContext)
     if api_keys:
         app.add_middleware(ApiKeyMiddleware, api_keys=api_keys)
     if cors is not None:

@@ -49,12 +49,13 @@ class Generation:
         first delta when the engine does not accept a prompt, later when a request fails; ``EngineDeadError``."""
         engine, tokenizer = self.state.serving()
         assert self.state.metrics is not None and self.state.queue is not None
-        lengths = [len(prompt) for prompt in self.prompts]
+        lengths, traces = [len(prompt) for prompt in self.prompts], self.state.traces
         self.state.limits.check_prompt(max(lengths), "prompt")
         ticket = self.state.queue.enter([length for length in lengths for _ in range(self.params.n)])
         if self.state.request_log is not None:
             self.state.request_log.write(self.id, self.prompts, self.params, tokenizer)
-        record = self.state.metrics.begin(self.params, lengths, self.arrival)
+        on_done = traces.follow(self.id, self.state.served_name) if traces is not None else lambda record: None
+        record = self.state.metrics.begin(self.params, lengths, self.arrival, on_done)
         outcome: FinishReason | None = FinishReason.ERROR
         try:
             async with aclosing(self._streams(engine, record)) as stream:

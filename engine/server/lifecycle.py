@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 START_ABORT_SECONDS = 8.0  # for the core of a start that was called off
 DEAD_SECONDS = 4.0  # how long a server without its core goes on saying so
 CLOSE_SECONDS = 5.0
+TRACES_SECONDS = 2.0
 # What signals a process and then its group, as timeout(1) does, sends one wish twice.
 SAME_SIGNAL_SECONDS = 1.0
 logger = logging.getLogger("engine.server")
@@ -56,6 +57,11 @@ class Lifecycle:
             limits=limits_of(given),
             request_log=RequestLog(self._of("server.max_log_len")) if self._of("server.enable_log_requests") else None,
         )
+        endpoint = self._of("server.otlp_traces_endpoint")
+        if endpoint is not None:
+            from engine.server.traces import open_traces
+
+            self.state.traces = open_traces(endpoint)
         self.web = WebServer(
             app_of(given, self.state, due),
             idle_seconds=self._of("server.idle_timeout"),
@@ -132,6 +138,8 @@ class Lifecycle:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.state.traces is not None:
+            await self.state.traces.close(TRACES_SECONDS)
 
     def stop(self, number: int) -> None:
         """A signal: end when what is under way is done; a second one ends at once."""

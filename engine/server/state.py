@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine.client import AsyncEngine
     from engine.server.logs import RequestLog
     from engine.server.metrics import Metrics
+    from engine.server.traces import Traces
     from engine.tokenizer import Tokenizer
 
 SHRINKAGE = 4  # normalising Unicode can make a text this many times smaller, in bytes
@@ -41,6 +42,7 @@ class ServerState:
     engine: AsyncEngine | None = None
     tokenizer: Tokenizer | None = None
     metrics: Metrics | None = None
+    traces: Traces | None = None
     queue: Queue | None = None
     max_prompt_tokens: int = 0
     max_prompt_bytes: int = 0
