@@ -18,6 +18,9 @@ class Tokenizer(ToyTokenizer):
     def token_bytes(self, token: int) -> bytes:
         return self.pieces[token]
 
+    def template_for(self, tools: bool) -> None:
+        return None
+
 
 def load_texts(given: Any) -> Texts:
     from engine.chat_template import read_template
