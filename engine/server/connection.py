@@ -38,7 +38,11 @@ class Connection(H11Protocol):
         self._watch_head()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP. In the middle of an answer there is no place to say so."""
+        """What came is no HTTP. In the middle of an answer there is no place to say so; one that has not begun is not
+        sent any more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = msgspec.json.encode(error_object(400, f"{msg} Send HTTP/1.1."))
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

@@ -41,6 +41,7 @@ MALFORMED = [
     HEAD + b"Content-Length: 99999999999999999999\r\n\r\n{",
     HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n",
     HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
