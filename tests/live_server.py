@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ class LiveServer:
         environment: dict[str, str] | None = None,
         command: list[str] | None = None,
         folder: Path | None = None,
+        before: Callable[[], None] | None = None,
     ) -> None:
+        """``before``: called in the new process."""
         self.begin = time.monotonic()
         self.process = subprocess.Popen(
             command or [sys.executable, "-m", "engine", "serve", "--port", "0", *arguments],
@@ -36,6 +38,7 @@ class LiveServer:
             text=True,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
+            preexec_fn=before,
         )
         self.url, self.seconds, self.lines = "", 0.0, list[str]()
         self._ready = threading.Event()

@@ -6,25 +6,31 @@ import ctypes
 import json
 import os
 import re
+import resource
+import select
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 from answers import serve
 
 READY = re.compile(r"^  at http://([^:/]+):(\d+)")
+_COUNTED = re.compile(rb'"completion_tokens":(\d+)')
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    def open(self, model: str, level: int = 2, kv_bytes: int = 1 << 30) -> dict[str, Any]:
-        """``kv_bytes``: of the KV cache."""
-        words = [model, "--port", "0", f"-O{level}", "--kv-cache-memory", str(kv_bytes)]
+    def open(
+        self, model: str, level: int = 2, kv_bytes: int = 1 << 30, more: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """``kv_bytes``: of the KV cache. ``more``: words of the command line."""
+        words = [model, "--port", "0", f"-O{level}", "--kv-cache-memory", str(kv_bytes), *more]
         self.server = subprocess.Popen(
             [sys.executable, "-m", "engine", "serve", *words],
             stdin=subprocess.DEVNULL,
@@ -80,9 +86,44 @@ class Server:
                         made[place] = _counted(b"".join(parts), tokens)
         return made
 
+    def crowded(self, prompts: list[list[int]], tokens: int, waiting: int) -> dict[str, Any]:
+        """``tokens_per_second`` of streams for ``prompts`` while as many others as ``waiting`` are open and get
+        nothing, since the server was told to compute no more at once than there are prompts."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+        busy = [_Stream(self._connect(prompt, tokens)) for prompt in prompts]
+        while not all(stream.made for stream in busy):
+            _read(busy)
+        idle = [self._connect([7, place], 1) for place in range(waiting)]
+        while self._waiting() < waiting:
+            _read(busy)
+        begin, before, all_, own = time.perf_counter(), sum(s.made for s in busy), _machine(), sum(self._cpu().values())
+        assert all(stream.made < tokens // 2 for stream in busy), "the crowd came too late: ask for more tokens"
+        while any(stream.open for stream in busy):
+            _read(busy)
+        seconds, made = time.perf_counter() - begin, sum(stream.made for stream in busy)
+        assert made == tokens * len(prompts), made
+        others = (_machine() - all_ - sum(self._cpu().values()) + own) / seconds
+        for connection in idle:
+            connection.close()
+        while self._waiting() > 0:
+            time.sleep(0.05)
+        return {"tokens_per_second": (made - before) / seconds, "others": round(max(0.0, others), 2)}
+
+    def _connect(self, prompt: list[int], tokens: int) -> socket.socket:
+        connection = socket.create_connection((self.host, self.port))
+        connection.sendall(self._request(prompt, tokens))
+        return connection
+
+    def _waiting(self) -> float:
+        """Requests that the server has not begun."""
+        with urllib.request.urlopen(f"http://{self.host}:{self.port}/metrics") as answer:
+            return float(re.search(rb"^engine:num_requests_waiting{[^}]*} (\S+)$", answer.read(), re.M)[1])
+
     def _request(self, prompt: list[int], tokens: int) -> bytes:
         asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        body = json.dumps({**asked, "stream": True, "stream_options": {"include_usage": True}}).encode()
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        body = json.dumps({**asked, "stream": True, "stream_options": usage}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n"
         return f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + body
 
@@ -94,6 +135,30 @@ class Server:
                 int(task.read_text().split()[0]) / 1e9 for task in Path(f"/proc/{pid}/task").glob("*/schedstat")
             )
         return found
+
+
+class _Stream:
+    """``made``: tokens so far, as the last whole event counts them."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.open, self.made, self.rest = connection, True, 0, b""
+
+    def read(self) -> None:
+        part = self.connection.recv(1 << 16)
+        if not part:
+            self.open = False
+            self.connection.close()
+        *events, self.rest = (self.rest + part).split(b"\n\n")
+        for found in _COUNTED.findall(b"".join(events[-3:])):  # the last ones are an end and the end's end
+            self.made = int(found)
+
+
+def _read(streams: list[_Stream]) -> None:
+    """What has come for any of them, or comes soon."""
+    ready, _, _ = select.select([stream.connection for stream in streams if stream.open], [], [], 0.05)
+    for stream in streams:
+        if stream.open and stream.connection in ready:
+            stream.read()
 
 
 def _end_with_parent() -> None:

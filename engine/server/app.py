@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, MutableSequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.config import value_of
+from engine.server.answers import TEXT, responses_of
 from engine.server.auth import ApiKeyMiddleware
 from engine.server.chat import create_chat_completion
 from engine.server.completions import create_completion
@@ -87,7 +88,8 @@ def make_app(
             methods=[method],
             name=handler.__name__,
             response_model=None,
-            openapi_extra=_parameters(path) | ({} if body is None else _request_body(body)),
+            response_class=Response,
+            openapi_extra=_operation(path, body),
         )
     if rate is not None:
         app.add_middleware(RateMiddleware, rate=rate)
@@ -136,15 +138,18 @@ class RootPath:
         await self.app({**scope, "root_path": self.root_path}, receive, send)
 
 
-def _parameters(path: str) -> dict[str, Any]:
-    """The names inside a path for /openapi.json."""
-    names = re.findall(r"\{(\w+)", path)
-    said = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    return {"parameters": said} if said else {}
+def _operation(path: str, body: type[BaseModel] | None) -> dict[str, Any]:
+    """What /openapi.json says of a route."""
+    names = [word.partition(":")[0] for word in re.findall(r"{(.*?)}", path)]
+    parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names]
+    described: dict[str, Any] = {"responses": responses_of(path)}
+    if parameters:
+        described["parameters"] = parameters
+    return described if body is None else described | _request_body(body)
 
 
 def _request_body(body: type[BaseModel]) -> dict[str, Any]:
-    """The schema of a body for /openapi.json, self-contained."""
+    """The schema of a body, self-contained."""
     schema = body.model_json_schema()
     definitions = schema.pop("$defs", {})
 

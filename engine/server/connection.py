@@ -6,7 +6,10 @@ import asyncio
 from typing import Any
 
 import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from engine.server.errors import error_object
 
 
 class Connection(H11Protocol):
@@ -33,6 +36,24 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP. In the middle of an answer there is no place to say so; one that has not begun is not
+        sent any more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = msgspec.json.encode(error_object(400, f"{msg} Send HTTP/1.1."))
+            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            events = (
+                h11.Response(status_code=400, headers=[*head, (b"connection", b"close")], reason=b"Bad Request"),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            )
+            for event in events:
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -51,14 +51,15 @@ class Generation:
         assert self.state.metrics is not None and self.state.queue is not None
         lengths, traces = [len(prompt) for prompt in self.prompts], self.state.traces
         self.state.limits.check_prompt(max(lengths), "prompt")
+        on_done = traces.follow(self.id, self.state.served_name) if traces is not None else lambda record: None
+        record = self.state.metrics.begin(self.params, lengths, self.arrival, on_done)
+        streams = self._streams(engine, record)
         ticket = self.state.queue.enter([length for length in lengths for _ in range(self.params.n)])
         if self.state.request_log is not None:
             self.state.request_log.write(self.id, self.prompts, self.params, tokenizer)
-        on_done = traces.follow(self.id, self.state.served_name) if traces is not None else lambda record: None
-        record = self.state.metrics.begin(self.params, lengths, self.arrival, on_done)
         outcome: FinishReason | None = FinishReason.ERROR
         try:
-            async with aclosing(self._streams(engine, record)) as stream:
+            async with aclosing(streams) as stream:
                 async for place, delta in stream:
                     if delta.finish_reason is FinishReason.ERROR:
                         raise RequestError("The engine could not finish this request.", None, 500)
@@ -124,16 +125,17 @@ async def _single(stream: AsyncGenerator[Delta, None]) -> Deltas:
 
 
 async def _merged(streams: list[AsyncGenerator[Delta, None]]) -> Deltas:
-    news: asyncio.Queue[tuple[int, Delta | None, Exception | None]] = asyncio.Queue()
+    # What a slow reader leaves waits in the streams, where deltas are merged.
+    news: asyncio.Queue[tuple[int, Delta | None, Exception | None]] = asyncio.Queue(len(streams))
 
     async def pump(place: int, stream: AsyncGenerator[Delta, None]) -> None:
         try:
             async with aclosing(stream):
                 async for delta in stream:
-                    news.put_nowait((place, delta, None))
-            news.put_nowait((place, None, None))
+                    await news.put((place, delta, None))
+            await news.put((place, None, None))
         except Exception as error:  # handed to the reader below, which raises it
-            news.put_nowait((place, None, error))
+            await news.put((place, None, error))
 
     tasks = [asyncio.create_task(pump(place, stream)) for place, stream in enumerate(streams)]
     try:

@@ -41,7 +41,7 @@ class WebServer(uvicorn.Server):
             lifespan="off",
             access_log=False,
             log_config=None,
-            log_level="warning",
+            log_level="error",
             server_header=False,
             backlog=ACCEPTS,
             timeout_keep_alive=keep_alive_seconds,  # type: ignore[arg-type]
