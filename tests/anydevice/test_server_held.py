@@ -176,6 +176,8 @@ def test_words_and_tokens_that_a_request_rules_out(server: LiveServer) -> None:
     )
     text = choice["message"]["content"]
     assert len(text) == 40 and set(text) == {"x", "y"} and "xx" not in text and "xyxyx" not in text
+    refused = error_of(ask(server, allowed_token_ids=[x], bad_words=["x"], **OFF), 400)
+    assert "leave no token" in refused["message"]
     body = {"logprobs": True, "logprob_token_ids": [x], "max_tokens": 2, **OFF}
     (choice,) = choices(ask(server, **body))
     assert [[top["token"] for top in entry["top_logprobs"]] for entry in choice["logprobs"]["content"]] == [["x"]] * 2
