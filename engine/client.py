@@ -17,7 +17,7 @@ from engine.generation import CoreInfo, Delta
 from engine.grammar.vocabulary import vocabulary_of
 from engine.messages import Abort, Add, Failed, Learn, Outputs, Progress, Ready, Rejected
 from engine.outputs import OutputProcessor
-from engine.sampling_params import CAPS, Caps, SamplingParams
+from engine.sampling_params import CAPS, NO_TOKEN_LEFT, Caps, SamplingParams
 from engine.streams import Stream
 
 if TYPE_CHECKING:
@@ -244,7 +244,8 @@ class AsyncEngine:
         if output.finish_reason is not None:
             stream.open.discard(output.request_id)
         if output.finish_reason is FinishReason.ERROR:
-            stream.fail(RequestError(output.error or "the engine could not go on with this request", status=500))
+            status = 400 if output.error == NO_TOKEN_LEFT else 500
+            stream.fail(RequestError(output.error or "the engine could not go on with this request", status=status))
             return False
         try:
             delta, abort = self._processor.process(output)

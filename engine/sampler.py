@@ -19,11 +19,11 @@ from engine.sampling.draw import best, choose
 from engine.sampling.penalties import Penalties
 from engine.sampling.ranking import describe, named
 from engine.sampling.state import State, penalised
+from engine.sampling_params import NO_TOKEN_LEFT
 
 _CHUNK = 2**23
 _NOT_FINITE = "the logits hold NaN or infinity"
 _NOT_ALLOWED = "the mask allows no token"
-_OUT_OF_RANGE = "logit_bias, bad_words, allowed_token_ids or penalties leave no token"
 
 
 class Sampler:
@@ -82,7 +82,7 @@ class Sampler:
         raw = _blank(raw, errors)
         adjusted = self._adjust(raw, states)
         if adjusted is not raw:
-            later = _explain(self._peaks(adjusted), _OUT_OF_RANGE, _OUT_OF_RANGE)
+            later = _explain(self._peaks(adjusted), NO_TOKEN_LEFT, NO_TOKEN_LEFT)
             errors = [first or second for first, second in zip(errors, later, strict=True)]
             adjusted = _blank(adjusted, later)
         tokens = choose(adjusted, states, self._kernels)

@@ -15,6 +15,8 @@ MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKEN_IDS = 128
 MAX_BAD_WORDS = 128
+NO_TOKEN_LEFT = "logit_bias, bad_words, allowed_token_ids or penalties leave no token"
+"""Why a request ends that rules everything out."""
 GREEDY_TEMPERATURE = 1e-2  # below it float32 logits cannot be told from greedy ones
 
 

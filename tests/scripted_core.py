@@ -53,6 +53,9 @@ class ToyTokenizer:
     def __init__(self, words: Iterable[str] = ()) -> None:
         self.pieces = ToyPieces(list(words))
 
+    def template_for(self, tools: bool) -> str:
+        return self.chat_template
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BEGIN] * add_special_tokens + list(text.encode())
 

@@ -313,3 +313,12 @@ def test_the_official_client_puts_calls_together():
         assert "tool_calls.function.arguments.delta" in seen
         assert message.content == "Well." and len(message.tool_calls or []) == 2
         assert [call.function.arguments for call in message.tool_calls] == [CITY, CITY]
+
+
+def test_a_template_that_knows_of_efforts_is_told():
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ reasoning_effort | default('-') }}"
+    with serving(Script(text="ok", once=True), template=template) as server:
+        lengths = [server.chat(**b).json()["usage"]["prompt_tokens"] for b in ({}, {"reasoning_effort": "minimal"})]
+        assert lengths == [3, 9]
+        found = server.response(reasoning={"effort": "high"}).json()
+        assert found["usage"]["input_tokens"] == 6 and found["reasoning"]["effort"] == "high"

@@ -209,6 +209,8 @@ CALL = {"type": "function", "function": {"name": "f"}}
         ([CALL], "always", "tool_choice"),
         ([CALL], 5, "tool_choice"),
         ([CALL], {"type": "function"}, "tool_choice"),
+        ([CALL], {"type": "function", "function": {"name": "f", "x": 1}}, "tool_choice"),
+        ([CALL], {"type": "function", "function": {"name": 1}}, "tool_choice"),
         ([CALL], {"type": "allowed_tools", "allowed_tools": {}}, "tool_choice"),
         ([CALL], {"type": "function", "function": {"name": "g"}}, "tool_choice"),
         ([], "required", "tool_choice"),

@@ -89,8 +89,10 @@ def _mode(choice: Any, flat: bool) -> str | tuple[str, str] | None:
     if choice is None or choice in CHOICES:
         return choice
     if isinstance(choice, dict) and choice.get("type") == "function":
-        inner = choice if flat else choice.get("function")
-        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+        inner: Any = {"name": choice.get("name")} if flat else choice.get("function")
+        known = {"type", "name" if flat else "function"}
+        right = isinstance(inner, dict) and inner.keys() == {"name"} and choice.keys() == known
+        if right and isinstance(inner["name"], str):
             return "named", inner["name"]
     named = '{"type": "function", "name": …}' if flat else '{"type": "function", "function": {"name": …}}'
     found = f"of type {choice.get('type')!r}"[:80] if isinstance(choice, dict) else repr(choice)[:80]
