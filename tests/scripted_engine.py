@@ -222,14 +222,17 @@ def serving(
     filled: bool = True,
     patience: float = 5.0,
     traces: Traces | None = None,
+    root_path: str = "",
+    plan: dict[str, Any] | None = None,
 ) -> Iterator[Scripted]:
-    """``filled``: false stops before the model is there. ``patience``: of the heartbeat, in seconds."""
+    """``filled``: false stops before the model is there. ``patience``: of the heartbeat, in seconds.
+    ``plan``: what the core says that it decided."""
     tokenizer = chat_tokenizer(template)
     state = ServerState(ignore_unknown_fields=ignore_unknown_fields, traces=traces)
     listener = listen("127.0.0.1", 0)
     web = WebServer(
         uvicorn.Config(
-            make_app(state, api_keys), log_config=None, log_level="warning", lifespan="off", access_log=False
+            make_app(state, api_keys, root_path), log_config=None, log_level="warning", lifespan="off", access_log=False
         )
     )
     ready: list[Scripted] = []
@@ -251,6 +254,7 @@ def serving(
             graph_mode="NONE",
             summary=[("model", "script", "a test")],
             phases=[("open", 0.0)],
+            plan=plan or {},
         )
         engine = AsyncEngine(core, info, tokenizer)  # type: ignore[arg-type]
         state.heartbeat = Heartbeat(engine, patience, pause=0.05)

@@ -14,8 +14,9 @@ from engine.server.chat import create_chat_completion
 from engine.server.completions import create_completion
 from engine.server.errors import Handler, answer_http_error, guarded
 from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from engine.server.site import PATHS, get_page
 from engine.server.state import ServerState
-from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_version
+from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_plan, get_version
 from engine.server.tokens import create_text, create_tokens
 
 Route = tuple[str, str, Handler, type[BaseModel] | None]
@@ -31,6 +32,8 @@ ROUTES: tuple[Route, ...] = (
     ("GET", "/ping", get_ping, None),
     ("GET", "/version", get_version, None),
     ("GET", "/metrics", get_metrics, None),
+    ("GET", "/plan", get_plan, None),
+    *(("GET", path, get_page, None) for path in PATHS),
 )
 
 
@@ -45,6 +48,7 @@ def make_app(state: ServerState, api_keys: list[str] | None = None, root_path: s
             guarded(handler),
             methods=[method],
             name=handler.__name__,
+            include_in_schema=path not in PATHS,
             response_model=None,
             openapi_extra=None if body is None else _request_body(body),
         )
