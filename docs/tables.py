@@ -219,6 +219,19 @@ def only_a_device_table() -> str:
     return table(["work", "why it passes here"], ONLY_A_DEVICE)
 
 
+def metric_table() -> str:
+    """Every family of ``/metrics``."""
+    from engine.server.metric_names import CORE_COUNTERS, CORE_GAUGES, COUNTERS, HISTOGRAMS
+
+    kinds = {"gauge": CORE_GAUGES, "counter": (*CORE_COUNTERS, *COUNTERS), "histogram": HISTOGRAMS}
+    rows = [
+        [code(row.name + ("_total" if kind == "counter" else "")), kind, code(*row.labels), row.help]
+        for kind, families in kinds.items()
+        for row in families
+    ]
+    return table(("name", "type", "labels", "what"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "levels": level_table,
     "flags": flag_tables,
@@ -230,8 +243,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "resolved": resolved_tables,
     "support": support_tables,
     "only-a-device": only_a_device_table,
+    "metrics": metric_table,
 }
-DOCUMENTS = ("README.md", "docs/flags.md", "docs/levels.md", "docs/plugin-guide.md", "docs/support.md")
+PAGES = ("flags", "levels", "observability", "plugin-guide", "support")
+DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 
 
 def updated(text: str) -> str:

@@ -101,6 +101,7 @@ async function send() {
   const body = bodyFor(text);
   if (route === "chat") byId("prompt").value = "";
   grow();
+  const conversation = messages;
   const answer = new Answer();
   const note = element("p", { class: "note", role: "status" }, "waiting");
   const log = byId("log");
@@ -122,8 +123,8 @@ async function send() {
     fail(error, note, told);
   }
   if (route === "chat" && answer.text) {
-    messages.push({ role: "user", content: text }, { role: "assistant", content: answer.text });
-  } else if (route === "chat" && !byId("prompt").value) {
+    conversation.push({ role: "user", content: text }, { role: "assistant", content: answer.text });
+  } else if (conversation === messages && route === "chat" && !byId("prompt").value) {
     byId("prompt").value = text;
     grow();
   }

@@ -11,8 +11,8 @@ import pytest
 from engine.plan import plan_for
 from engine.plan_values import Given
 from platforms.cpu.plugin import CpuPlugin
-from tests.browser import Page, browsing
 from tests.model_configs import LLAMA
+from tests.page.browser import Page, browsing
 from tests.scripted_engine import Script, serving
 
 READY = "document.querySelector('#state').textContent === 'ready'"
