@@ -265,6 +265,19 @@ def field_table() -> str:
     return table(("field", "completions", "chat", "responses", "what"), rows)
 
 
+def metric_table() -> str:
+    """Every family of ``/metrics``."""
+    from engine.server.metric_names import CORE_COUNTERS, CORE_GAUGES, COUNTERS, HISTOGRAMS
+
+    kinds = {"gauge": CORE_GAUGES, "counter": (*CORE_COUNTERS, *COUNTERS), "histogram": HISTOGRAMS}
+    rows = [
+        [code(row.name + ("_total" if kind == "counter" else "")), kind, code(*row.labels), row.help]
+        for kind, families in kinds.items()
+        for row in families
+    ]
+    return table(("name", "type", "labels", "what"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "levels": level_table,
     "flags": flag_tables,
@@ -278,16 +291,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "support": support_tables,
     "only-a-device": only_a_device_table,
     "fields": field_table,
+    "metrics": metric_table,
 }
-DOCUMENTS = (
-    "README.md",
-    "docs/api.md",
-    "docs/bench.md",
-    "docs/flags.md",
-    "docs/levels.md",
-    "docs/plugin-guide.md",
-    "docs/support.md",
-)
+PAGES = ("api", "bench", "flags", "levels", "observability", "plugin-guide", "support")
+DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 
 
 def updated(text: str) -> str:

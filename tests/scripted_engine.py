@@ -218,7 +218,12 @@ class Scripted:
 
 
 def play(
-    script: Script, tokenizer: Tokenizer, max_model_len: int, limits: Limits | None = None, slots: int = 10**6
+    script: Script,
+    tokenizer: Tokenizer,
+    max_model_len: int,
+    limits: Limits | None = None,
+    slots: int = 10**6,
+    plan: dict[str, Any] | None = None,
 ) -> tuple[PlayedCore, AsyncEngine, Metrics]:
     """On the running loop."""
     core = PlayedCore(script, tokenizer, max_model_len)
@@ -237,6 +242,7 @@ def play(
         summary=[("model", "script", "a test")],
         phases=[("open", 0.0)],
         max_num_seqs=slots,
+        plan=plan or {},
     )
     engine = AsyncEngine(core, info, tokenizer, caps=(limits or Limits()).caps)  # type: ignore[arg-type]
     return core, engine, Metrics(info, MODEL, lambda: engine.stats)
@@ -256,10 +262,11 @@ def serving(
     chat: ChatSettings | None = None,
     responses: int = 16,
     traces: Traces | None = None,
+    plan: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[Scripted]:
-    """``filled``: false stops before the model is there. ``responses``: how many are kept. ``options``: of
-    ``make_app``."""
+    """``filled``: false stops before the model is there. ``responses``: how many are kept. ``plan``: what the core says
+    that it decided. ``options``: of ``make_app``."""
     limits = limits or Limits()
     tokenizer = chat_tokenizer(template)
     state = ServerState(
@@ -275,7 +282,7 @@ def serving(
     begun = threading.Event()
 
     async def main() -> None:
-        core, engine, metrics = play(script or Script(), tokenizer, max_model_len, limits, slots)
+        core, engine, metrics = play(script or Script(), tokenizer, max_model_len, limits, slots, plan)
         if filled:
             state.fill(engine, tokenizer, metrics, MODEL, longest_token(tokenizer))
         ready.append(Scripted(url(listener), tokenizer, state, asyncio.get_running_loop(), core, engine, web))

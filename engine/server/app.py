@@ -29,8 +29,9 @@ from engine.server.responses.routes import (
     get_input_items,
     get_response,
 )
+from engine.server.site import PATHS, get_page
 from engine.server.state import ServerState
-from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_version
+from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_plan, get_version
 from engine.server.tokens import create_text, create_tokens
 
 EXPOSED = ["X-Request-Id", "Retry-After"]
@@ -56,6 +57,8 @@ ROUTES: tuple[Route, ...] = (
     ("GET", "/ping", get_ping, None),
     ("GET", "/version", get_version, None),
     ("GET", "/metrics", get_metrics, None),
+    ("GET", "/plan", get_plan, None),
+    *(("GET", path, get_page, None) for path in PATHS),
 )
 
 
@@ -87,6 +90,7 @@ def make_app(
             guarded(handler),
             methods=[method],
             name=handler.__name__,
+            include_in_schema=path not in PATHS,
             response_model=None,
             response_class=Response,
             openapi_extra=_operation(path, body),

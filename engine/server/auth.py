@@ -7,8 +7,9 @@ import hmac
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.server.errors import error_response
+from engine.server.site import PATHS
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", *PATHS})
 
 
 class ApiKeyMiddleware:

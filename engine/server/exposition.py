@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +16,7 @@ from engine.generation import CoreInfo
 from engine.server.metric_names import ALIAS, CORE_COUNTERS, CORE_GAUGES, PREFIX
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_NAMES = re.compile(rb"^((?:# (?:HELP|TYPE) )?)" + PREFIX.encode(), re.M)
 Samples = list[tuple[tuple[str, ...], float]]
 """(values of a family's own labels, number) of each series."""
 
@@ -86,21 +88,18 @@ def _each(values: Mapping[str, float]) -> Samples:
 
 
 def expose(registry: CollectorRegistry) -> bytes:
-    """Every family under both prefixes with the same samples, read once."""
-    return generate_latest(_Twice(registry.collect()))
+    """Every family under both prefixes with the same samples, read and written once."""
+    own = generate_latest(_Current(registry))
+    return own + _NAMES.sub(rb"\1" + ALIAS.encode(), own)
 
 
-class _Twice:
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self.families: Sequence[Metric] = list(families)
+class _Current:
+    """What a registry collects without the times at which series began."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        for prefix in (PREFIX, ALIAS):
-            for family in self.families:
-                copy = Metric(family.name.replace(PREFIX, prefix, 1), family.documentation, family.type)
-                copy.samples = [
-                    sample._replace(name=sample.name.replace(PREFIX, prefix, 1))
-                    for sample in family.samples
-                    if not sample.name.endswith("_created")
-                ]
-                yield copy
+        for family in self.registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family

@@ -31,9 +31,9 @@ class Name:
 
 COUNTERS = (
     Name("prompt_tokens", "Prompt tokens of answered requests; the sum of their usage."),
-    Name("prompt_tokens_by_source", "The same by where their cache came from.", labels=("source",)),
-    Name("prompt_tokens_cached", "Those of them that came out of the prefix cache."),
-    Name("prompt_tokens_cached_by_source", "The same by where that cache lies.", labels=("source",)),
+    Name("prompt_tokens_by_source", "Prompt tokens by where their cache came from.", labels=("source",)),
+    Name("prompt_tokens_cached", "Prompt tokens that came out of the prefix cache."),
+    Name("prompt_tokens_cached_by_source", "Prompt tokens out of a cache by where it lies.", labels=("source",)),
     Name("generation_tokens", "Generated tokens; the sum of the requests' usage."),
     Name("request_success", "HTTP requests by how they ended, each counted once whatever its prompts and choices.",
          labels=("finished_reason",)),
@@ -48,9 +48,9 @@ HISTOGRAMS = (
     Name("request_decode_time_seconds", "From the first token to the last.", LATENCY),
     Name("request_inference_time_seconds", "From the first step to the last token.", LATENCY),
     Name("request_prompt_tokens", "Prompt tokens per finished request."),
-    Name("request_prefill_kv_computed_tokens", "Those of them that were computed, not taken from the prefix cache."),
+    Name("request_prefill_kv_computed_tokens", "Prompt tokens that were computed, not cached."),
     Name("request_generation_tokens", "Generated tokens per finished request."),
-    Name("request_max_num_generation_tokens", "Generated tokens of its longest choice."),
+    Name("request_max_num_generation_tokens", "Generated tokens of a request's longest choice."),
     Name("request_params_n", "Choices asked for.", CHOICES),
     Name("request_params_max_tokens", "Tokens asked for, at most."),
     Name("request_num_preemptions", "Preemptions per finished request.", PREEMPTIONS),
@@ -61,7 +61,7 @@ HISTOGRAMS = (
 CORE_GAUGES = (
     Name("num_requests_running", "Requests in the current batch."),
     Name("num_requests_waiting", "Requests that wait for their turn."),
-    Name("num_requests_waiting_by_reason", "The same by what they wait for: room in a step, or a grammar (deferred).",
+    Name("num_requests_waiting_by_reason", "Requests that wait: for capacity, or for a grammar (deferred).",
          labels=("reason",)),
     Name("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1."),
     Name("compiled_functions", "Functions that pieces were compiled into, built at this start or taken from the cache.",

@@ -50,6 +50,16 @@ async def get_metrics(request: Request) -> Response:
     return Response(state.metrics.text(), media_type=CONTENT_TYPE)
 
 
+async def get_plan(request: Request) -> Response:
+    """What was decided at the start: ``plan`` as ``engine explain --json`` prints it, ``summary``: the rows of the
+    start-up table, ``phases``: (name, seconds) of the start."""
+    state = server_state(request)
+    engine, _ = state.serving()
+    rows = [{"label": label, "value": value, "reason": reason} for label, value, reason in engine.info.summary]
+    body = {"model": state.served_name, "summary": rows, "phases": engine.info.phases, "plan": engine.info.plan}
+    return json_response(body)
+
+
 def _card(state: ServerState) -> dict[str, Any]:
     engine, _ = state.serving()
     return {

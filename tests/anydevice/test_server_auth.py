@@ -11,6 +11,7 @@ import pytest
 
 from engine.server.app import make_app
 from engine.server.auth import OPEN_PATHS
+from engine.server.site import PATHS
 from engine.server.state import ServerState
 from tests.scripted_engine import MODEL, error_of, serving
 
@@ -51,10 +52,12 @@ def test_H_SRV_05_api_key_covers_every_route(server):
 
 
 def test_the_open_routes_are_these(server):
-    assert sorted(OPEN_PATHS) == ["/", "/health", "/metrics", "/ready"]
-    for path in ("/health", "/ready", "/metrics"):
+    assert {"/", "/health", "/metrics", "/ready", *PATHS} == OPEN_PATHS
+    assert all(path == "/" or path.startswith("/page/") for path in PATHS)
+    for path in OPEN_PATHS:
         assert server.client.get(path).status_code == 200
-    for path in ("//health", "/health/", "/health/../v1/models", "/health/%2e%2e/v1/models", "/HEALTH", "/metrics/x"):
+    for path in ("//health", "/health/", "/health/../v1/models", "/health/%2e%2e/v1/models", "/HEALTH", "/metrics/x",
+                 "/page", "/page/", "/page/../plan", "/page/x.js", "/plan"):  # fmt: skip
         with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as raw:
             raw.request("GET", path)
             assert raw.getresponse().status == 401, path

@@ -7,10 +7,12 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +102,16 @@ def test_one_snapshot_for_people_and_for_programs(server, capsys):
     assert "toy  -O2  compile NONE  graphs NONE  plan 0123456789ab" in text and "script" in text
     assert found["running"] == 1 and found["generation_rate"] > 0 and found["plan"]["level"] == "-O2"
     assert found["itl"]["p50"] > 0 and found["kv_usage"] > 0
+
+
+def test_the_documented_commands_print_a_snapshot(server, capsys):
+    text = (Path(__file__).parents[2] / "docs/observability.md").read_text()
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.splitlines()]
+    shown = [shlex.split(line)[1:] for line in lines if line.startswith("engine top")]
+    assert len(shown) >= 4
+    for words in shown:
+        assert main([*words, "--once", "--url", server.url, "--interval", "0.1"]) == 0
+        assert "script" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

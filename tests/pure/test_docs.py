@@ -21,7 +21,8 @@ from engine.plan_values import Given
 from tests.model_configs import LLAMA
 
 ROOT = Path(__file__).parents[2]
-FLAGS, LEVEL_PAGE = ((ROOT / "docs" / name).read_text() for name in ("flags.md", "levels.md"))
+PAGES = ("flags", "levels", "observability")
+FLAGS, LEVEL_PAGE, SEEING = ((ROOT / "docs" / f"{name}.md").read_text() for name in PAGES)
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +112,10 @@ def test_every_fusion_users_know_is_in_the_level_table() -> None:
 
 COMMAND_LINES = [
     line
-    for text in (LEVEL_PAGE, FLAGS, (ROOT / "docs/api.md").read_text())
+    for text in (LEVEL_PAGE, FLAGS, SEEING, (ROOT / "docs/api.md").read_text())
     for block in re.findall(r"```bash\n(.*?)```", text, re.S)
     for line in block.splitlines()
+    if not line.startswith("engine top")  # tests/anydevice/test_top.py runs those
 ]
 
 
@@ -137,7 +139,7 @@ CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidd
 "max_position_embeddings": 512, "torch_dtype": "float32"}"""
 
 
-@pytest.mark.parametrize("name", ["docs/flags.md", "docs/levels.md", "docs/api.md"])
+@pytest.mark.parametrize("name", ["docs/flags.md", "docs/levels.md", "docs/api.md", "docs/observability.md"])
 def test_links_and_flags_in_prose_exist(name: str) -> None:
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
@@ -145,6 +147,6 @@ def test_links_and_flags_in_prose_exist(name: str) -> None:
     prose = re.sub(r"<!-- (\S+) -->.*?<!-- /\1 -->", "", text, flags=re.S)
     known = {flag for field in FIELDS for flag in (field.flag, *field.flags)}
     known |= {usage.split()[0] for usage, _ in SWITCHES}
-    known |= {"--config", "--help", "--compilation-config.graph_mode", "-cc", "-cc.custom_ops"}
+    known |= {"--once", "--json", "--config", "--help", "--compilation-config.graph_mode", "-cc", "-cc.custom_ops"}
     for flag in re.findall(r"`(--?[a-z][\w.-]*)", prose):
         assert flag in known, flag
