@@ -93,6 +93,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         on_times: Callable[[Times], None] = lambda times: None,
+        pool: str | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
 
@@ -100,7 +101,7 @@ class AsyncEngine:
         ends the generation in the core at once. Raises ``RequestError`` here for what can be seen in the request
         itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
         ended or ends. Nothing runs before the first delta is asked for. ``on_times`` is told once per choice when the
-        core has ended it, which for a stop string comes after the last delta.
+        core has ended it, which for a stop string comes after the last delta. ``pool``: see ``Request``.
         """
         self._check_alive()
         self._number += 1
@@ -114,6 +115,7 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             seeds=self._seeds,
+            pool=pool,
         )
         return self._generate(self._number, request_id, requests, on_times)
 

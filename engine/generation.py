@@ -14,6 +14,7 @@ class Delta(msgspec.Struct, frozen=True):
     token, when asked for) are the tokens behind it; a token whose text is held back comes with the delta that shows it
     or ends it. ``prompt_logprobs`` comes with the first delta of choice 0: one entry per prompt token but the first.
     ``stop_reason``: the stop string or stop token id that ended it, ``None`` for the end token or a length limit.
+    ``pooled``: see ``Sampled``.
     """
 
     index: int
@@ -24,12 +25,13 @@ class Delta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     cached_tokens: int = 0
+    pooled: bytes | None = None
 
 
 class CoreInfo(msgspec.Struct, frozen=True):
-    """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
-    table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler. ``built`` and ``loaded``:
-    functions that pieces were compiled into at this start, and that came from the cache."""
+    """What a started core tells its front end. ``hidden_size``: of a vector. ``summary``: rows (label, value, reason)
+    of the start-up table. ``phases``: seconds per start-up phase, in order. ``policy``: of the scheduler. ``built`` and
+    ``loaded``: functions that pieces were compiled into at this start, and that came from the cache."""
 
     model_name: str
     model_path: str
@@ -45,5 +47,6 @@ class CoreInfo(msgspec.Struct, frozen=True):
     summary: list[tuple[str, str, str]]
     phases: list[tuple[str, float]]
     policy: str = "fcfs"
+    hidden_size: int = 0
     built: int = 0
     loaded: int = 0

@@ -66,6 +66,9 @@ FIELDS: tuple[Field, ...] = (
     Field("model.load_format", k.LOAD_FORMAT, MODEL, "auto: the weights of the model, from safetensors or GGUF; dummy: "
           "random ones, for measuring a model of which only config.json and tokenizer are here", ("--load-format",),
           "auto"),
+    Field("model.pooler_config", k.POOLER, MODEL, 'how embeddings are made: {"pooling_type": "LAST", "MEAN" or "CLS", '
+          '"normalize": true or false}', ("--pooler-config",), unset="as the model's 1_Pooling folder says, else LAST, "
+          "normalised"),
     Field("model.seed", k.SEED, MODEL, "what the seeds of requests that bring none are made from, in order of arrival",
           ("--seed",), unset="a fresh one for every request"),
     Field("platform", k.NAME, DEVICE, "auto, NAME, NAME:target for a device described and not present, or "

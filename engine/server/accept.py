@@ -13,7 +13,7 @@ from engine.expand import check_priority
 from engine.sampling_params import SamplingParams
 from engine.server.body import read_object
 from engine.server.fields import screen
-from engine.server.protocol import GenerationRequest, ResponseFormat, StreamOptions, parse
+from engine.server.protocol import EmbeddingRequest, GenerationRequest, ResponseFormat, StreamOptions, parse
 from engine.server.state import ServerState
 
 M = TypeVar("M", bound=BaseModel)
@@ -54,7 +54,7 @@ def check_generation(state: ServerState, body: GenerationRequest, params: Sampli
     params.validate(engine.info.vocab_size)
 
 
-def new_id(prefix: str, body: GenerationRequest) -> str:
+def new_id(prefix: str, body: GenerationRequest | EmbeddingRequest) -> str:
     return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
 
 

@@ -12,8 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from engine.server.auth import ApiKeyMiddleware
 from engine.server.chat import create_chat_completion
 from engine.server.completions import create_completion
+from engine.server.embeddings import create_embeddings
 from engine.server.errors import Handler, answer_http_error, guarded
-from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from engine.server.state import ServerState
 from engine.server.status import get_health, get_metrics, get_model, get_models, get_ping, get_version
 from engine.server.tokens import create_text, create_tokens
@@ -22,6 +23,7 @@ Route = tuple[str, str, Handler, type[BaseModel] | None]
 ROUTES: tuple[Route, ...] = (
     ("POST", "/v1/completions", create_completion, CompletionRequest),
     ("POST", "/v1/chat/completions", create_chat_completion, ChatRequest),
+    ("POST", "/v1/embeddings", create_embeddings, EmbeddingRequest),
     ("POST", "/tokenize", create_tokens, TokenizeRequest),
     ("POST", "/detokenize", create_text, DetokenizeRequest),
     ("GET", "/v1/models", get_models, None),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
+from engine.pooling import read_pooling
 from engine.server.banner import StartLine, ready_lines, show, start_table
 from engine.server.listen import url
 from engine.server.metrics import Metrics
@@ -59,6 +60,7 @@ async def fill(given: dict[str, Given], state: ServerState) -> tuple[AsyncEngine
         line.report("tokenizer")
         model = resolve_model(value_of(given, "model.name"))
         state.chat_template = read_template(value_of(given, "model.chat_template"))
+        state.pooling = read_pooling(model.path, value_of(given, "model.pooler_config"))
         files = find_gguf(model.path, weights=not is_dummy(given)) or model.path
         tokenizer = await asyncio.to_thread(load_tokenizer, files)
         loaded = time.monotonic()

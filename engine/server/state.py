@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, RequestError
 from engine.grammar.checker import Checker
+from engine.pooling import Pooling
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -24,7 +25,7 @@ class ServerState:
     """``chat_template``: replaces the model's own. ``served_name``: the model name that requests use.
     ``max_prompt_bytes``: a longer text cannot fit the context, whatever its tokens. ``active``: tasks of requests being
     answered. ``stopping``: no new request is taken; ``aborting``: those being answered are ended, too. ``checker``: of
-    the forms that answers shall have. ``started``: seconds since the epoch."""
+    the forms that answers shall have. ``started``: seconds since the epoch. ``pooling``: how embeddings are made."""
 
     ignore_unknown_fields: bool = False
     chat_template: str | None = None
@@ -33,6 +34,7 @@ class ServerState:
     tokenizer: Tokenizer | None = None
     metrics: Metrics | None = None
     heartbeat: Heartbeat | None = None
+    pooling: Pooling = field(default_factory=Pooling)
     max_prompt_bytes: int = 0
     active: set[asyncio.Task[object]] = field(default_factory=set)
     stopping: bool = False

@@ -247,6 +247,7 @@ SAMPLES = {
     "OPS": ["=none", "=+a"],
     "OP=NAME": [" a=b", "=c=d"],
     "SECONDS": [" 3", "=0.5"],
+    "JSON": [' {"pooling_type": "MEAN"}', '={"normalize": false}'],
 }
 
 
