@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.llm import LLM
-    from engine.request_output import CompletionOutput, RequestOutput
+    from engine.pooling_params import PoolingParams
+    from engine.request_output import CompletionOutput, EmbeddingRequestOutput, RequestOutput
     from engine.sampling_params import SamplingParams
     from engine.structured_outputs import StructuredOutputsParams
 
@@ -16,11 +17,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "engine.llm",
     "SamplingParams": "engine.sampling_params",
+    "PoolingParams": "engine.pooling_params",
     "RequestOutput": "engine.request_output",
+    "EmbeddingRequestOutput": "engine.request_output",
     "CompletionOutput": "engine.request_output",
     "StructuredOutputsParams": "engine.structured_outputs",
 }
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

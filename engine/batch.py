@@ -21,7 +21,8 @@ class Request(msgspec.Struct, frozen=True):
 
     ``prompt``: token ids, at least one. ``priority``: lower runs first, ties by ``arrival``.
     ``arrival``: seconds of a monotonic clock. ``stop_ids``: the model's end tokens (already empty if ``ignore_eos``)
-    united with ``params.stop_token_ids``.
+    united with ``params.stop_token_ids``. ``pool``: ``last``, ``mean`` or ``cls``: in place of a continuation, one
+    vector of the prompt's hidden values; ``params.max_tokens`` is then 0.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Request(msgspec.Struct, frozen=True):
     priority: int = 0
     stop_ids: frozenset[int] = frozenset()
     cache_salt: str | None = None
+    pool: str | None = None
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -90,7 +92,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
     step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token;
-    the request ends. ``ended``: its grammar allows nothing after these tokens."""
+    the request ends. ``ended``: its grammar allows nothing after these tokens. ``pooled``: the vector that was asked
+    for, float32 in the order of little-endian machines."""
 
     request_id: str
     tokens: list[int]
@@ -98,6 +101,7 @@ class Sampled(msgspec.Struct, frozen=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
     ended: bool = False
+    pooled: bytes | None = None
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -112,6 +116,7 @@ class Output(msgspec.Struct, frozen=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     times: Times | None = None
     error: str | None = None
+    pooled: bytes | None = None
 
 
 class Times(msgspec.Struct, frozen=True):

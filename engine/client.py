@@ -120,6 +120,7 @@ class AsyncEngine:
         cache_salt: str | None = None,
         on_times: Callable[[Times], None] = lambda times: None,
         timeout: float | None = None,
+        pool: str | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
 
@@ -128,7 +129,7 @@ class AsyncEngine:
         itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
         ended or ends. Nothing runs before the first delta is asked for. ``on_times`` is told once per choice when the
         core has ended it, which for a stop string comes after the last delta. ``timeout``: seconds after which what is
-        not finished fails with ``RequestError`` (504).
+        not finished fails with ``RequestError`` (504). ``pool``: see ``Request``.
         """
         self._check_alive()
         self._number += 1
@@ -143,6 +144,7 @@ class AsyncEngine:
             cache_salt=cache_salt,
             seeds=self._seeds,
             caps=self._caps,
+            pool=pool,
         )
         return self._generate(self._number, request_id, requests, on_times, timeout)
 

@@ -21,6 +21,7 @@ KEYS: Mapping[str, str] = MappingProxyType(
         "device_memory_utilization": "cache.gpu_memory_utilization",
         "kv_cache_memory": "cache.kv_cache_memory_bytes",
         "observability_config.otlp_traces_endpoint": "server.otlp_traces_endpoint",
+        "override_pooler_config": "model.pooler_config",
         "compilation.pass_config.rope_kvcache_fusion_max_token_num": "compilation.pass_config.rope_kvcache_max_tokens",
         "compilation.pass_config.fi_allreduce_fusion_max_size_mb": "compilation.pass_config.allreduce_max_size_mb",
     }
@@ -43,6 +44,16 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Names of ops in ``custom_ops`` → ops of this engine."""
+
+POOLER: Mapping[str, str] = MappingProxyType(
+    {
+        "pooling_type": "pooling_type",
+        "seq_pooling_type": "pooling_type",
+        "normalize": "normalize",
+        "use_activation": "normalize",
+    }
+)
+"""Names in ``--pooler-config`` → what they mean here."""
 
 SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -94,6 +94,7 @@ class EngineCore:
                 model_name=value_of(given, "model.served_name") or model.name,
                 model_path=str(model.path),
                 vocab_size=checkpoint.config.vocab_size,
+                hidden_size=checkpoint.config.hidden_size,
                 max_model_len=plan["scheduler.max_model_len"],
                 num_blocks=space.blocks,
                 block_size=plan["cache.block_size"],

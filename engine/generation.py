@@ -16,6 +16,7 @@ class Delta(msgspec.Struct, frozen=True):
     token, when asked for) are the tokens behind it; a token whose text is held back comes with the delta that shows it
     or ends it. ``prompt_logprobs`` comes with the first delta of choice 0: one entry per prompt token but the first.
     ``stop_reason``: the stop string or stop token id that ended it, ``None`` for the end token or a length limit.
+    ``pooled``: see ``Sampled``.
     """
 
     index: int
@@ -26,13 +27,14 @@ class Delta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     cached_tokens: int = 0
+    pooled: bytes | None = None
 
 
 class CoreInfo(msgspec.Struct, frozen=True):
-    """What a started core tells its front end. ``summary``: rows (label, value, reason) of the start-up
-    table. ``phases``: seconds per start-up phase, in order. ``policy``, ``max_num_seqs``: of the scheduler. ``built``
-    and ``loaded``: functions that pieces were compiled into at this start, and that came from the cache. ``plan``: as
-    ``Plan.to_json`` writes it."""
+    """What a started core tells its front end. ``hidden_size``: of a vector. ``summary``: rows (label, value, reason)
+    of the start-up table. ``phases``: seconds per start-up phase, in order. ``policy``, ``max_num_seqs``: of the
+    scheduler. ``built`` and ``loaded``: functions that pieces were compiled into at this start, and that came from the
+    cache. ``plan``: as ``Plan.to_json`` writes it."""
 
     model_name: str
     model_path: str
@@ -49,6 +51,7 @@ class CoreInfo(msgspec.Struct, frozen=True):
     phases: list[tuple[str, float]]
     policy: str = "fcfs"
     max_num_seqs: int = 1
+    hidden_size: int = 0
     built: int = 0
     loaded: int = 0
     plan: dict[str, Any] = {}

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from engine.bad_words import with_bad_words
@@ -21,8 +22,10 @@ from engine.grammar.contract import GrammarError
 from engine.grammar.vocabulary import vocabulary_of
 from engine.interrupt import deferred_interrupt
 from engine.outputs import OutputProcessor
+from engine.pooling import Pooling, read_pooling
+from engine.pooling_params import PoolingParams, finished
 from engine.prompts import Prompt, at_prompt, read_conversations, read_params, read_prompts
-from engine.request_output import CompletionOutput, RequestOutput, positions
+from engine.request_output import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, RequestOutput, positions
 from engine.sampling_params import CAPS, Caps, SamplingParams
 from engine.streams import MergedDelta
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from engine.plan_values import Given, Plan
     from engine.tokenizer import Tokenizer
 
+NOTHING = SamplingParams(max_tokens=0, temperature=0)
 log = logging.getLogger(__name__)
 
 
@@ -65,8 +69,9 @@ class LLM:
 
         template = read_template(value_of(given, "model.chat_template"))
         path = resolve_model(value_of(given, "model.name")).path
+        pooling = read_pooling(path, value_of(given, "model.pooler_config"))
         tokenizer = load_tokenizer(find_gguf(path, weights=not is_dummy(given)) or path)
-        self._set_up(EngineCore(given, offline=True), tokenizer, template, value_of(given, "model.seed"))
+        self._set_up(EngineCore(given, offline=True), tokenizer, template, value_of(given, "model.seed"), pooling)
         self._caps = Caps(logprobs=value_of(given, "model.max_logprobs"))
 
     @classmethod
@@ -75,12 +80,14 @@ class LLM:
     ) -> Self:
         """An LLM over a core that is open already, which it will close."""
         self = cls.__new__(cls)
-        self._set_up(core, tokenizer, chat_template, seed)
+        self._set_up(core, tokenizer, chat_template, seed, Pooling())
         return self
 
-    def _set_up(self, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None, seed: int | None) -> None:
+    def _set_up(
+        self, core: EngineCore, tokenizer: Tokenizer, chat_template: str | None, seed: int | None, pooling: Pooling
+    ) -> None:
         self._core: EngineCore | None = core
-        self._tokenizer, self._chat_template = tokenizer, chat_template
+        self._tokenizer, self._chat_template, self._pooling = tokenizer, chat_template, pooling
         self._info = core.info
         self._numbers = itertools.count()
         self._seeds = seeds_from(seed)
@@ -139,6 +146,25 @@ class LLM:
                 raise at_prompt(index, error) from None
         return self._run(prompts, sampling_params, use_tqdm, None)
 
+    def embed(
+        self,
+        prompts: str | Sequence[int] | Mapping[str, Any] | Sequence[str | Sequence[int] | Mapping[str, Any]],
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """One vector for each prompt, in their order; prompts are as in ``generate``. Raises as ``generate`` does, and
+        ``RequestError`` where this model's vectors cannot be made."""
+        core, asked = self._open_core(), pooling_params or PoolingParams()
+        self._pooling.check()
+        asked.check(core.info.hidden_size)
+        limit = core.info.max_model_len
+        shortened = [
+            replace(prompt, ids=asked.shortened(prompt.ids, limit)) for prompt in read_prompts(prompts, self._tokenizer)
+        ]
+        normalize = self._pooling.normalize if asked.normalize is None else asked.normalize
+        jobs = self._done(shortened, [NOTHING] * len(shortened), use_tqdm, None, self._pooling.type)
+        return [job.embedding(asked.dimensions, normalize) for job in jobs]
+
     @property
     def plan(self) -> Plan:
         """Every decision about this model on this device, with origins and reasons."""
@@ -174,18 +200,28 @@ class LLM:
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
         params = read_params(sampling_params, len(prompts))
+        return [job.result(self._tokenizer) for job in self._done(prompts, params, use_tqdm, priority)]
+
+    def _done(
+        self,
+        prompts: list[Prompt],
+        params: list[SamplingParams],
+        use_tqdm: bool,
+        priority: Sequence[int] | None,
+        pool: str | None = None,
+    ) -> list[_Job]:
         if priority is not None and len(priority) != len(prompts):
             raise RequestError(f"{len(priority)} priorities were given for {len(prompts)} prompts", "priority")
         with self._alone():
             jobs = []
             for index, prompt in enumerate(prompts):
                 try:
-                    jobs.append(self._job(prompt, params[index], priority[index] if priority else 0))
+                    jobs.append(self._job(prompt, params[index], priority[index] if priority else 0, pool))
                 except RequestError as error:
                     raise at_prompt(index, error) from None
             with generation_bar(len(jobs), use_tqdm) as advance, deferred_interrupt() as check_interrupt:
                 self._work(jobs, advance, check_interrupt)
-        return [job.result(self._tokenizer) for job in jobs]
+        return jobs
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -198,7 +234,7 @@ class LLM:
         finally:
             self._busy.release()
 
-    def _job(self, prompt: Prompt, params: SamplingParams, priority: int) -> _Job:
+    def _job(self, prompt: Prompt, params: SamplingParams, priority: int, pool: str | None) -> _Job:
         check_priority(priority, self._info.policy)
         name = str(next(self._numbers))
         requests = expand(
@@ -212,6 +248,7 @@ class LLM:
             cache_salt=prompt.cache_salt,
             seeds=self._seeds,
             caps=self._caps,
+            pool=pool,
         )
         self._check_structure(requests[0])
         return _Job(name, prompt, requests)
@@ -314,6 +351,19 @@ class _Job:
             outputs=[_completion(delta, tokenizer) for delta in deltas],
             finished=True,
             num_cached_tokens=deltas[0].cached_tokens,
+        )
+
+
+    def embedding(self, dimensions: int | None, normalize: bool) -> EmbeddingRequestOutput:
+        delta = self._choices[0].delta()
+        if delta.pooled is None:
+            raise RequestError(f"prompt {self.name} has no vector: its hidden values hold NaN or infinity", status=500)
+        return EmbeddingRequestOutput(
+            request_id=self.name,
+            outputs=EmbeddingOutput(finished(delta.pooled, dimensions, normalize).tolist()),
+            prompt_token_ids=self.requests[0].prompt,
+            finished=True,
+            num_cached_tokens=delta.cached_tokens,
         )
 
 

@@ -95,6 +95,7 @@ class _Choice:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             cached_tokens=self._cached_tokens,
+            pooled=output.pooled,
         )
 
     def _read(self, output: Output) -> str | None:

@@ -52,6 +52,26 @@ class RequestOutput:
     num_cached_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """The vector of one prompt."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool
+    num_cached_tokens: int
+
+
 def positions(rows: list[TokenLogprobs], token_text: Callable[[int], str]) -> list[Position]:
     """The log-probabilities of ``rows`` by token id."""
     result = []

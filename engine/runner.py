@@ -11,6 +11,7 @@ import torch
 
 from engine.batch import Batch, Request, Sampled, TokenLogprobs, Work
 from engine.graphs.executor import Executor
+from engine.pooler import Pooler, Vectors
 from engine.sampler import Sampler
 from engine.step_inputs import step_inputs
 from platforms.contract import Runtime
@@ -20,13 +21,14 @@ from platforms.contract import Runtime
 class Handle:
     """A submitted step. ``requests``: those of its work, by id, as they were. ``logits``: [rows, vocab]; ``sampled``:
     row of each request that takes a token; ``scored``: rows of the prompt positions of each request that wants their
-    log-probabilities."""
+    log-probabilities. ``pooled``: vectors of the requests that asked for one and are done."""
 
     batch: Batch
     requests: dict[str, Request]
     logits: Any
     sampled: dict[str, int]
     scored: dict[str, range]
+    pooled: Vectors | None = None
 
 
 class Runner:
@@ -48,6 +50,7 @@ class Runner:
         self._pages = [program.caches[names[0]].page for names in program.groups()]
         self._runtime = runtime
         self._sampler = Sampler(vocab_size, runtime.device, sampling)
+        self._pooler = Pooler(runtime.fetch)
         self._requests: dict[str, Request] = {}
         self._unsampled: deque[Batch] = deque()
         self._latest: Handle | None = None
@@ -59,6 +62,7 @@ class Runner:
             self._requests.pop(name, None)
         for request, _ in batch.new:
             self._requests[request.id] = request
+        self._pooler.begin([*batch.finished, *(request.id for request, _ in batch.new)])
         requests = {work.request_id: self._requests[work.request_id] for work in batch.work}
         rows: list[int] = []
         sampled: dict[str, int] = {}
@@ -82,7 +86,9 @@ class Runner:
             if self._latest is not None:
                 self._latest.logits = self._latest.logits.clone()
             logits = self.executor.run(*step_inputs(batch.work, self._pages, rows))
-        self._latest = Handle(batch, requests, logits, sampled, scored)
+            self._latest = Handle(batch, requests, logits, sampled, scored)
+            if any(request.pool is not None for request in requests.values()):
+                self._latest.pooled = self._pooler.take(batch.work, requests, self.executor.hidden)
         return self._latest
 
     def sample(self, handle: Handle, masks: Any = None) -> list[Sampled]:
@@ -115,10 +121,18 @@ class Runner:
                         handle.logits[span.start : span.stop], targets, request.params.prompt_logprobs or 0
                     )
                     errors[work.request_id] = errors.get(work.request_id) or problem
+            vectors, broken = handle.pooled.wait() if handle.pooled is not None else ({}, {})
+            errors |= broken
         return [
             Sampled(name, [], error=error)
             if (error := errors.get(name)) is not None
-            else Sampled(name, [tokens[name]] if name in tokens else [], logprobs.get(name), scores.get(name))
+            else Sampled(
+                name,
+                [tokens[name]] if name in tokens else [],
+                logprobs.get(name),
+                scores.get(name),
+                pooled=vectors.get(name),
+            )
             for name in handle.requests
         ]
 

@@ -306,10 +306,11 @@ class Scheduler:
                 seq.prompt_done = True
                 self._prompt_tokens += len(seq.request.prompt)
                 scores = None if seq.request.params.prompt_logprobs is None else seq.prompt_logprobs
-                reason = FinishReason.LENGTH if seq.max_tokens == 0 else reason
+                if seq.max_tokens == 0:
+                    reason = FinishReason.LENGTH if seq.request.pool is None else FinishReason.STOP
         if reason is not None:
             self._end(seq)
         elif not tokens and scores is None:
             return None
         logprobs = None if result.logprobs is None else result.logprobs[:kept]
-        return seq.output(tokens, reason, logprobs, scores)
+        return seq.output(tokens, reason, logprobs, scores, pooled=result.pooled)

@@ -61,7 +61,7 @@ def resolve_max_tokens(request: Request, max_model_len: int, capacity: int) -> i
     prompt, asked, limit = len(request.prompt), request.params.max_tokens, max_model_len
     if not prompt:
         raise RequestError("the prompt is empty; it needs at least one token", "prompt")
-    if prompt >= limit:
+    if prompt >= limit + (request.pool is not None):
         raise RequestError(
             f"the prompt has {prompt} tokens, but the model's limit is {limit} for prompt and output together; "
             "shorten the prompt",

@@ -81,7 +81,9 @@ class Sequence:
 
     @property
     def reads_prefix_cache(self) -> bool:
-        """Prompt log-probabilities need every prompt position computed, once."""
+        """Prompt log-probabilities need every prompt position computed, once; so do vectors of more than the last."""
+        if self.request.pool in ("mean", "cls"):
+            return False
         return self.request.params.prompt_logprobs is None or self.prompt_done
 
     def output(
@@ -91,6 +93,7 @@ class Sequence:
         logprobs: list[TokenLogprobs] | None = None,
         prompt_logprobs: list[TokenLogprobs] | None = None,
         error: str | None = None,
+        pooled: bytes | None = None,
     ) -> Output:
         """What the front end is told; the last one (``reason`` given) carries the times."""
         times = None
@@ -107,6 +110,7 @@ class Sequence:
             prompt_logprobs=prompt_logprobs,
             times=times,
             error=error,
+            pooled=pooled,
         )
 
     def accept(self, tokens: list[int], max_model_len: int, ended: bool = False) -> tuple[int, FinishReason | None]:

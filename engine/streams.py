@@ -85,4 +85,5 @@ class MergedDelta:
             finish_reason=last.finish_reason,
             stop_reason=last.stop_reason,
             cached_tokens=last.cached_tokens,
+            pooled=last.pooled,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ from engine.tokenizer import Tokenizer
 from tests.pure.tokenizer_toys import chat_tokenizer
 
 MODEL = "script"
+POOLS = {"last": 1.0, "mean": 2.0, "cls": 3.0}
+"""Last number of the vector of a prompt; before it come its length, first and last token."""
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
     "{% if m.tool_calls is defined %}{{ m.tool_calls[0].function.arguments.items() | list | length }}{% endif %}"
@@ -122,6 +125,9 @@ class PlayedCore:
             limit = self.max_model_len - len(request.prompt)
         if len(done) >= self.script.fail_after:
             return self._output(name, [], FinishReason.ERROR)
+        if request.pool is not None:
+            vector = struct.pack("<4f", len(request.prompt), request.prompt[0], request.prompt[-1], POOLS[request.pool])
+            return self._output(name, [], FinishReason.STOP, vector)
         if limit == 0:
             return self._output(name, [], FinishReason.LENGTH)
         token = self._next(request, len(done))
@@ -139,7 +145,9 @@ class PlayedCore:
             return end
         return ids[place % len(ids)]
 
-    def _output(self, name: str, tokens: list[int], reason: FinishReason | None) -> Output:
+    def _output(
+        self, name: str, tokens: list[int], reason: FinishReason | None, pooled: bytes | None = None
+    ) -> Output:
         request, done = self.live[name]
         first = not done
         done += tokens
@@ -152,12 +160,13 @@ class PlayedCore:
             request_id=name,
             tokens=tokens,
             finish_reason=reason,
-            stop_token=tokens[-1] if reason is FinishReason.STOP else None,
+            stop_token=tokens[-1] if reason is FinishReason.STOP and tokens else None,
             cached_tokens=self.script.cached,
             logprobs=None if request.params.logprobs is None else self._scored(tokens, request.params.logprobs),
             prompt_logprobs=self._scored(request.prompt[1:], wanted) if scores else None,
             times=None if reason is None else Times(request.arrival, request.arrival, now, now, 0),
             error="the script says so" if reason is FinishReason.ERROR else None,
+            pooled=pooled,
         )
 
     def _scored(self, tokens: list[int], count: int) -> list[TokenLogprobs]:
@@ -243,6 +252,7 @@ def play(
         phases=[("open", 0.0)],
         max_num_seqs=slots,
         plan=plan or {},
+        hidden_size=4,
     )
     engine = AsyncEngine(core, info, tokenizer, caps=(limits or Limits()).caps)  # type: ignore[arg-type]
     return core, engine, Metrics(info, MODEL, lambda: engine.stats)

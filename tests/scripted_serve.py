@@ -25,11 +25,13 @@ class Tokenizer(ToyTokenizer):
 def load_texts(given: Any) -> Texts:
     from engine.chat_template import read_template
     from engine.config import value_of
+    from engine.pooling import Pooling
     from engine.server.chat_settings import read_chat_settings
     from engine.server.start import Texts
 
     template, tokenizer = read_template(value_of(given, "model.chat_template")), Tokenizer()
-    return Texts(tokenizer, template, read_chat_settings(given, template, tokenizer))  # type: ignore[arg-type]
+    settings = read_chat_settings(given, template, tokenizer)  # type: ignore[arg-type]
+    return Texts(tokenizer, template, settings, Pooling())  # type: ignore[arg-type]
 
 
 def play() -> None:

@@ -17,21 +17,29 @@ FAILED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 COMMANDS = {
     "serve": "serve a model over HTTP",
-    "explain": "print every decision about a model on a device, without loading either",
-    "kernels": "make kernels ahead of time, for devices that may be absent",
-    "platforms": "print every installed platform, what it found here, and which would be chosen",
-    "conform": "put a platform plugin through the kit that certifies it",
-    "pull": "bring a model into the cache",
-    "top": "show what a running server does, in this terminal",
     "chat": "talk to a running server",
     "complete": "have a running server continue texts",
     "run-batch": "answer a file of requests, without a server",
-    "bench": "measure speed: of this engine, or of any server that speaks the OpenAI API",
+    "bench": "measure the engine, or any OpenAI server",
+    "top": "what a running server does, in this terminal",
+    "explain": "every decision about a model on a device, without either",
+    "platforms": "installed platforms, and which would be chosen",
+    "kernels": "make kernels ahead of time, for devices that may be absent",
+    "pull": "bring a model into the cache",
+    "conform": "put a platform plugin through the kit that certifies it",
+    "collect-env": "what a report of a fault should hold",
 }
 """Name of a subcommand, and of its module, → what it does. The module has ``run(words) -> exit code`` and ``USAGE``,
 and, where it takes the settings of the engine, ``SWITCHES``: its own flags with their help (``AS``: it takes those of
 that subcommand, and shows them under ``--help=all`` or a topic alone); ``DETAILS``: more lines of help. One that has
 ``describe(words, topic, width, colour)`` makes its help itself."""
+
+GROUPS = {
+    "Serve and ask": ("serve", "chat", "complete", "run-batch"),
+    "Look and measure": ("top", "explain", "platforms", "bench", "collect-env"),
+    "Prepare": ("pull", "kernels", "conform"),
+}
+"""How the overview puts them; what is in none stands at its end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,9 +90,13 @@ def _module(name: str) -> Any:
 def _overview() -> str:
     from engine.table import lay_out, terminal
 
-    rows = [(f"engine {name} {_module(name).USAGE}", what) for name, what in COMMANDS.items()]
-    table = lay_out(rows, terminal(sys.stdout)[0])
-    return "\n".join(["usage:", *table, "", "engine SUBCOMMAND --help says more; engine --version"])
+    placed = {name for names in GROUPS.values() for name in names}
+    groups = {**GROUPS, "More": tuple(name for name in COMMANDS if name not in placed)}
+    names = [name for group in groups.values() for name in group]
+    rows = [(f"engine {name}", COMMANDS[name]) for name in names]
+    lines = dict(zip(names, lay_out(rows, terminal(sys.stdout)[0]), strict=True))
+    blocks = ["\n".join([title, *map(lines.__getitem__, group)]) for title, group in groups.items() if group]
+    return "\n\n".join([*blocks, "engine SUBCOMMAND --help says more; engine --version"])
 
 
 def _help(name: str, words: Sequence[str], topic: str) -> str:

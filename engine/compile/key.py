@@ -38,6 +38,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "model.name": "where weights come from; they are arguments of a piece",
         "model.served_name": _OUTSIDE,
         "model.chat_template": _OUTSIDE,
+        "model.pooler_config": "vectors are made of what pieces leave",
         "model.load_format": "weights are inputs of pieces",
         "model.max_logprobs": _OUTSIDE,
         "model.seed": "sampling follows the pieces",

@@ -69,6 +69,9 @@ FIELDS: tuple[Field, ...] = (
           "auto"),
     Field("model.max_logprobs", k.LIMIT, MODEL, "the most log-probabilities per token that a request may ask for",
           ("--max-logprobs",), 20),
+    Field("model.pooler_config", k.POOLER, MODEL, 'how embeddings are made: {"pooling_type": "LAST", "MEAN" or "CLS", '
+          '"normalize": true or false}', ("--pooler-config",), unset="as the model's 1_Pooling folder says, else LAST, "
+          "normalised"),
     Field("model.seed", k.SEED, MODEL, "what the seeds of requests that bring none are made from, in order of arrival",
           ("--seed",), unset="a fresh one for every request"),
     Field("platform", k.NAME, DEVICE, "auto, NAME, NAME:target for a device described and not present, or "

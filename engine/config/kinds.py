@@ -16,6 +16,7 @@ from engine.config.values import (
     once,
     operations,
     pairs,
+    pooler,
     seconds,
     share,
     size,
@@ -52,6 +53,7 @@ SIZE = Kind("N", size())
 BYTES = Kind("SIZE", size())
 LIMIT = Kind("N", size(0))
 LENGTH = Kind("N", size(1, {"auto": "auto", "-1": "auto"}))
+POOLER = Kind("JSON", pooler)
 SHARE = Kind("SHARE", share)
 MEBIBYTES = Kind("MIB", mebibytes)
 INTERVAL, PATIENCE = Kind("SECONDS", seconds(0.1)), Kind("SECONDS", seconds(0))

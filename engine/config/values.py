@@ -191,6 +191,22 @@ def pairs(raw: Any) -> dict[str, str]:
     return {op.strip(): name.strip() for op, name in raw.items()}
 
 
+def pooler(raw: Any) -> dict[str, Any]:
+    """``pooling_type`` and ``normalize``, of which either may be missing."""
+    if isinstance(raw, str):
+        raw = parse_json(raw)
+    if not isinstance(raw, Mapping):
+        raise ValueError('wants a JSON object, as in {"pooling_type": "MEAN"}')
+    found: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name in compat.POOLER and value is not None:
+            key = compat.POOLER[name]
+            found[key] = boolean(value) if key == "normalize" else choice("last", "mean", "cls")(value)
+        elif value is not None:
+            raise ValueError(f"has {name}; it takes pooling_type and normalize")
+    return found
+
+
 def parse_json(raw: str) -> Any:
     """JSON in which a bare number may carry a unit, as in ``{"max_capture_size": 1K}``."""
     quoted = _JSON_SIZE.sub(lambda found: found[0] if found[0].startswith('"') else f'"{found[0]}"', raw)

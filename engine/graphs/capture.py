@@ -11,7 +11,7 @@ from typing import Any
 from engine.compile.cut import ROWS, Segment
 from engine.graphs.buffers import TAIL_ROWS, Buffers
 from engine.graphs.dispatch import Key
-from engine.graphs.executor import Executor
+from engine.graphs.executor import HIDDEN, Executor
 from engine.graphs.tails import Tails, captured
 from engine.graphs.works import Works
 from engine.work import Work
@@ -116,6 +116,11 @@ class Graphs:
         else:
             tail.replay()
         return logits
+
+    def hidden(self, key: Key) -> Any:
+        """What a step left of its program's output of that name."""
+        step = self._steps[key]
+        return step.hidden[self._executor.ranges[step.number].program.outputs[HIDDEN]]
 
     def close(self) -> None:
         """Give back what graphs hold. Idempotent; a graph that cannot be closed is no reason to keep the others."""

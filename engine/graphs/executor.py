@@ -15,6 +15,9 @@ from engine.program import Program
 from engine.work import BoundCall, Work
 from platforms.contract import Runtime
 
+HIDDEN = "hidden"
+"""The output of a program that vectors are made from."""
+
 
 @dataclass(frozen=True, slots=True)
 class BoundRange:
@@ -52,6 +55,7 @@ class Executor:
         self._preparing: dict[int, Preparing] = {}
         self._dispatcher = Dispatcher("NONE", ())
         self.graphs: Any = None
+        self._latest: tuple[Key, Any] | None = None
 
     def range_of(self, tokens: int) -> int:
         """Number of the range that a step of so many tokens, padding included, runs."""
@@ -68,14 +72,26 @@ class Executor:
 
     def run(self, arrays: Mapping[str, Any], shape: Shape) -> Any:
         """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``."""
+        self._latest = None  # what the step before left makes room
         key = self._dispatcher.pick(shape)
         self.steps[key.kind] += 1
         self.padding += key.tokens - shape.tokens
         if key.kind == "NONE":
             self.prepare(key, arrays)
-            (logits,) = self._step(self.range_of(key.tokens)).run(self.moved(arrays)).values()
-            return logits
+            number = self.range_of(key.tokens)
+            found = self._step(number).run(self.moved(arrays))
+            outputs = self.ranges[number].program.outputs
+            self._latest = key, found.get(outputs.get(HIDDEN, ""))
+            return found[outputs["logits"]]
+        self._latest = key, None
         return self.graphs.run(key, arrays)
+
+    @property
+    def hidden(self) -> Any:
+        """Of the latest step: [tokens, hidden_size] and maybe rows behind, good until the next one."""
+        assert self._latest is not None
+        key, hidden = self._latest
+        return self.graphs.hidden(key) if hidden is None else hidden
 
     def prepare(self, key: Key, arrays: Mapping[str, Any]) -> None:
         """Before a step, or before its capture, on the stream that it runs on. ``arrays``: program inputs in the sizes
@@ -102,5 +118,6 @@ class Executor:
         if number not in self._eager:
             one = self.ranges[number]
             names = [value.name for value in one.program.inputs]
-            self._eager[number] = Work(one.calls, self.constants, names, [one.program.outputs["logits"]])
+            results = [one.program.outputs[name] for name in (HIDDEN, "logits") if name in one.program.outputs]
+            self._eager[number] = Work(one.calls, self.constants, names, results)
         return self._eager[number]

@@ -13,7 +13,14 @@ from engine.expand import check_priority
 from engine.sampling_params import SamplingParams
 from engine.server.body import read_object
 from engine.server.fields import screen
-from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest, StreamOptions, parse
+from engine.server.protocol import (
+    EmbeddingRequest,
+    GenerationRequest,
+    ResponseFormat,
+    SampledRequest,
+    StreamOptions,
+    parse,
+)
 from engine.server.responses.protocol import ReasoningOptions, TextOptions
 from engine.server.state import ServerState
 
@@ -74,7 +81,7 @@ def check_obfuscation(options: StreamOptions | None) -> None:
         raise RequestError(f"{name} is not supported yet: events are not padded.", name)
 
 
-def new_id(prefix: str, body: GenerationRequest) -> str:
+def new_id(prefix: str, body: GenerationRequest | EmbeddingRequest) -> str:
     return f"{prefix}-{body.request_id or uuid.uuid4().hex}"
 
 

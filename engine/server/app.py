@@ -17,9 +17,10 @@ from engine.server.answers import TEXT, responses_of
 from engine.server.auth import ApiKeyMiddleware
 from engine.server.chat import create_chat_completion
 from engine.server.completions import create_completion
+from engine.server.embeddings import create_embeddings
 from engine.server.errors import Handler, answer_http_error, guarded
 from engine.server.limits import callers
-from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from engine.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from engine.server.rate import RateLimit, RateMiddleware
 from engine.server.responses.protocol import ResponsesRequest
 from engine.server.responses.routes import (
@@ -48,6 +49,7 @@ ROUTES: tuple[Route, ...] = (
     ("DELETE", "/v1/responses/{response_id}", delete_response, None),
     ("POST", "/v1/responses/{response_id}/cancel", cancel_response, None),
     ("GET", "/v1/responses/{response_id}/input_items", get_input_items, None),
+    ("POST", "/v1/embeddings", create_embeddings, EmbeddingRequest),
     ("POST", "/tokenize", create_tokens, TokenizeRequest),
     ("POST", "/detokenize", create_text, DetokenizeRequest),
     ("GET", "/v1/models", get_models, None),

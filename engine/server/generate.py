@@ -26,7 +26,7 @@ WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, Fini
 @dataclass
 class Generation:
     """``prompts``: token ids. Choices are indexed prompt-major: choice ``i`` of prompt ``p`` is ``p * n + i``.
-    ``arrival``: when the request came, by the monotonic clock."""
+    ``arrival``: when the request came, by the monotonic clock. ``pool``: see ``engine.batch.Request``."""
 
     state: ServerState
     id: str
@@ -35,6 +35,7 @@ class Generation:
     priority: int = 0
     cache_salt: str | None = None
     arrival: float = field(default_factory=time.monotonic)
+    pool: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     completion_tokens: int = 0
     cached: dict[int, int] = field(default_factory=dict)
@@ -113,6 +114,7 @@ class Generation:
                     cache_salt=self.cache_salt,
                     on_times=record.took,
                     timeout=left,
+                    pool=self.pool,
                 )
             )
         return _single(streams[0]) if len(streams) == 1 else _merged(streams)

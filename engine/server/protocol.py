@@ -186,6 +186,22 @@ class ChatRequest(GenerationRequest):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
+class EmbeddingRequest(Body):
+    """``input`` is checked by ``engine.server.prompts``. ``truncate_prompt_tokens``: see ``PoolingParams``."""
+
+    model: Text | None = None
+    input: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)]
+    encoding_format: Text = "float"
+    dimensions: Int | None = None
+    normalize: Bool | None = None
+    truncate_prompt_tokens: Int | None = None
+    truncation_side: Text = "left"
+    add_special_tokens: Bool = True
+    priority: Int = 0
+    request_id: Annotated[str, Strict(), Field(min_length=1, max_length=256)] | None = None
+    cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
+
+
 class TokenizeRequest(Body):
     """Either ``prompt`` or ``messages``."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.chat_template import read_template
 from engine.client import AsyncEngine
 from engine.config import value_of
+from engine.pooling import Pooling, read_pooling
 from engine.server.announce import announce, start_line
 from engine.server.chat_settings import ChatSettings, read_chat_settings
 from engine.server.metrics import Metrics
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 
 class Texts(NamedTuple):
-    """What a front end needs of a model. ``template``: replaces the model's own. ``reading``: how answers are read."""
+    """What a front end needs of a model. ``template``: replaces the model's own. ``reading``: how answers are read;
+    ``pooling``: how embeddings are made."""
 
     tokenizer: Tokenizer
     template: str | None
     reading: ChatSettings
+    pooling: Pooling
 
     @property
     def chat(self) -> bool:
@@ -43,7 +46,8 @@ def load_texts(given: dict[str, Given]) -> Texts:
     model = resolve_model(value_of(given, "model.name"))
     template = read_template(value_of(given, "model.chat_template"))
     tokenizer = load_tokenizer(find_gguf(model.path, weights=not is_dummy(given)) or model.path)
-    return Texts(tokenizer, template, read_chat_settings(given, template, tokenizer))
+    pooling = read_pooling(model.path, value_of(given, "model.pooler_config"))
+    return Texts(tokenizer, template, read_chat_settings(given, template, tokenizer), pooling)
 
 
 async def start_engine(given: dict[str, Given], state: ServerState, address: Address) -> AsyncEngine:
@@ -85,6 +89,7 @@ async def fill_state(
     name = value_of(given, "model.served_name") or engine.info.model_name
     metrics = Metrics(engine.info, name, lambda: engine.stats, folder)
     state.chat_template, state.chat = texts.template, texts.reading
+    state.pooling = texts.pooling
     state.responses = ResponseStore(0 if folder else value_of(given, "server.responses_store"))
     state.fill(engine, texts.tokenizer, metrics, name, await measuring)
     return engine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, RequestError
 from engine.grammar.checker import Checker
+from engine.pooling import Pooling
 from engine.server.chat_settings import ChatSettings
 from engine.server.limits import Limits
 from engine.server.queue import Queue
@@ -30,7 +31,8 @@ class ServerState:
     are read. ``served_name``: the model name that requests use. ``max_prompt_bytes``: a longer text has more than
     ``max_prompt_tokens``, whatever they are. ``active``: tasks of requests being answered. ``stopping``: no new request
     is taken; ``aborting``: those being answered are ended, too. ``checker``: of the forms that answers shall have.
-    ``responses``: those that may be asked for again. ``started``: seconds since the epoch."""
+    ``responses``: those that may be asked for again. ``started``: seconds since the epoch. ``pooling``: how embeddings
+    are made."""
 
     ignore_unknown_fields: bool = False
     step_patience: float = 30.0
@@ -44,6 +46,7 @@ class ServerState:
     metrics: Metrics | None = None
     traces: Traces | None = None
     queue: Queue | None = None
+    pooling: Pooling = field(default_factory=Pooling)
     max_prompt_tokens: int = 0
     max_prompt_bytes: int = 0
     active: set[asyncio.Task[object]] = field(default_factory=set)

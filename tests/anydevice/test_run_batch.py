@@ -27,8 +27,12 @@ TEXT = {"prompt": "hi", "max_tokens": 4}
 
 
 def line(name: str, body: dict[str, Any], **more: Any) -> str:
-    url = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body, **more})
+    return json.dumps({"custom_id": name, "method": "POST", "url": route(body), "body": body, **more})
+
+
+def route(body: dict[str, Any]) -> str:
+    kinds = {"messages": "/v1/chat/completions", "input": "/v1/embeddings"}
+    return next((path for field, path in kinds.items() if field in body), "/v1/completions")
 
 
 def rows_of(path: Path) -> dict[str | None, Any]:
@@ -63,15 +67,15 @@ def test_answers_are_those_of_the_api_and_faults_are_lines(
     bodies = {
         "chat": CHAT, "text": TEXT, "two": {**TEXT, "prompt": ["a", "b"], "n": 2, "logprobs": 1},
         "unknown": {**TEXT, "tempersture": 1}, "long": {**TEXT, "max_tokens": 500}, "other": {**TEXT, "model": "x"},
+        "vectors": {"input": ["a", "b"], "encoding_format": "base64"},
     }  # fmt: skip
     code, _ = run([*(line(name, body) for name, body in bodies.items()), "no json", line("get", TEXT, method="GET")])
-    assert code == 0 and "8 requests: 3 answered, 5 failed" in capsys.readouterr().out
+    assert code == 0 and "9 requests: 4 answered, 5 failed" in capsys.readouterr().out
     rows = rows_of(tmp_path / "out")
     assert not (tmp_path / "out.part").exists() and set(rows) == {*bodies, None, "get"}
     with serving() as server:
         for name, body in bodies.items():
-            route = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-            said = server.client.post(route, json=body)
+            said = server.client.post(route(body), json=body)
             response, error = rows[name]["response"], rows[name]["error"]
             assert response["status_code"] == said.status_code and response["request_id"]
             wanted, found = said.json(), response["body"]
@@ -81,7 +85,7 @@ def test_answers_are_those_of_the_api_and_faults_are_lines(
             assert (error is None) == (said.status_code == 200)
             if error is not None:
                 assert error == {"code": wanted["error"]["type"], "message": wanted["error"]["message"]}
-    for name, said in ((None, "line 7 is no request"), ("get", "line 8: method is 'GET'")):
+    for name, said in ((None, "line 8 is no request"), ("get", "line 9: method is 'GET'")):
         assert rows[name]["response"] is None and said in rows[name]["error"]["message"]
 
 

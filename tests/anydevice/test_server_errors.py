@@ -84,7 +84,7 @@ def test_a_text_that_cannot_fit_is_refused_unread(server):
 
 
 def test_unknown_routes_and_methods(server):
-    for path in ("/", "/v1", "/v2/completions", "/v1/completions/", "/docs", "/v1/embeddings"):
+    for path in ("/", "/v1", "/v2/completions", "/v1/completions/", "/docs", "/v1/rerank"):
         error_of(server.client.get(path), 404)
     for method, path, _, _ in ROUTES:
         other = "DELETE" if method == "POST" else "POST"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine import __version__
-from engine.cli import COMMANDS, main
+from engine.cli import COMMANDS, GROUPS, main
 from engine.config import FIELDS
 from engine.errors import UserError
 from engine.plan_values import Given
@@ -252,7 +252,7 @@ def test_the_overview_keeps_usage_and_purpose_apart(
     _, out, _ = run(capsys)
     rows = [line for line in out.splitlines() if line.startswith("  engine ")]
     assert len(rows) == len(COMMANDS) and all("  " in row.strip() for row in rows)
-    assert len({row.index(what) for row, what in zip(rows, COMMANDS.values(), strict=True)}) == 1
+    assert len({row.index(COMMANDS[row.split()[1]]) for row in rows}) == 1
 
 
 def test_a_flag_that_kernels_does_not_know_is_answered_by_a_page_that_lists_them(
@@ -264,3 +264,17 @@ def test_a_flag_that_kernels_does_not_know_is_answered_by_a_page_that_lists_them
     _, out, _ = run(capsys, "kernels", "report", "--help=all")
     assert all(flag in out for flag in ("--json", "--out DIR", "--max-num-seqs", "--profile FILE"))
     assert "--max-num-seqs" not in short and "scalar spills" in short and "1024 tokens" in short
+
+
+def test_the_overview_has_every_subcommand_once_in_a_group_and_one_line_for_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys)
+    names = [line.split()[1] for line in out.splitlines() if line.startswith("  engine ")]
+    assert sorted(names) == sorted(COMMANDS) and set(GROUPS) <= set(out.splitlines())
+    assert all(name in COMMANDS for names in GROUPS.values() for name in names)
+    indented = [line for line in out.splitlines() if line.startswith(" ")]
+    assert len(indented) == len(COMMANDS)
+    monkeypatch.setitem(COMMANDS, "another", "something of a later day")
+    assert "More\n  engine another" in run(capsys)[1]

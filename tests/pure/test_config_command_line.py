@@ -249,6 +249,7 @@ SAMPLES = {
     "SECONDS": [" 3", "=0.5"],
     "PARSER": [" auto", "=hermes"],
     "FORMAT": [" qwen3", "=deepseek_r1"],
+    "JSON": [' {"pooling_type": "MEAN"}', '={"normalize": false}'],
 }
 
 
