@@ -10,13 +10,13 @@ from engine.grammar.contract import GrammarError
 from engine.grammar.schema import prepared
 from engine.server.structure import Structure
 from engine.server.tools.choice import Function, ToolUse
-from engine.structured_outputs import StructuredOutputsParams
+from engine.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
 
 CONTENT = "content"
 _COMBINING = frozenset({"$ref", "anyOf", "allOf", "oneOf"})
 
 
-def with_tools(use: ToolUse, content: Structure | None, most: int) -> Structure | None:
+def with_tools(use: ToolUse, content: Structure | None, most: int = MAX_CHARACTERS) -> Structure | None:
     """The form of the whole answer, where ``content`` is that of one without calls; ``None`` for any text. A call that
     must come, or is of a strict function, has arguments by its schema; others have any object. ``most``: bytes of the
     form as JSON. Raises ``RequestError`` for a schema that cannot be held to, naming it, and for a form that cannot
