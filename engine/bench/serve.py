@@ -16,7 +16,7 @@ from engine.bench.load import Load, Outcome
 from engine.bench.samples import Sample, make_samples
 from engine.bench.serve_options import OPTIONS, SAMPLING, check
 from engine.bench.serve_report import report, write
-from engine.bench.server_facts import cards, peak_memory, plan_of
+from engine.bench.server_facts import acceptance, cards, draft_counters, peak_memory, plan_of
 from engine.bench.tokens import tokenizer_for_server
 from engine.cli.options import read_options
 from engine.cli.output import say
@@ -45,11 +45,12 @@ async def _run(asked: Any) -> int:
         tokenizer, origin = tokenizer_for_server(asked.tokenizer, root, asked.model or model)
         samples = make_samples(asked, tokenizer)
         result = _head(asked, model, origin, len(samples)) | dict(asked.metadata)
+        before = await draft_counters(endpoint)
         outcomes, seconds = await _measure(asked, endpoint, model, samples)
         result |= figures(
             outcomes, seconds, asked.percentile_metrics, asked.metric_percentiles, dict(asked.goodput)
         )
-        result |= await plan_of(endpoint)
+        result |= acceptance(before, await draft_counters(endpoint)) | await plan_of(endpoint)
         result["peak_memory_bytes"] = peak_memory(endpoint)
     if asked.save_detailed:
         result |= details(outcomes)

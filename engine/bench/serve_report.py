@@ -55,6 +55,9 @@ def _rows(asked: Any, result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Peak output token throughput", f"{result['max_output_tokens_per_s']:.0f} tokens/s in one second"
     yield "Total token throughput", f"{result['total_token_throughput']:.2f} tokens/s"
     yield "Peak concurrent requests", str(result["max_concurrent_requests"])
+    if "spec_decode_acceptance_rate" in result:
+        rate, length = result["spec_decode_acceptance_rate"], result["spec_decode_acceptance_length"]
+        yield "Drafts", f"{rate:.1f} % of their tokens accepted, {length:.2f} tokens a step"
     yield from facts(result)
 
 

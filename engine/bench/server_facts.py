@@ -41,6 +41,39 @@ async def plan_of(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
+Counters = dict[str, float]
+
+
+async def draft_counters(endpoint: Endpoint) -> Counters:
+    """Totals of speculative decoding, by the part of a metric's name after ``spec_decode_num_``, and
+    ``accepted_tokens_per_pos`` by position; nothing where a server shows none."""
+    found: Counters = {}
+    with suppress(EndpointError):
+        text = (await endpoint.get("/metrics")).body.decode(errors="replace")
+        for name, labels, value in re.findall(r"^vllm:spec_decode_num_(\w+?)_total(?:\{(.*)\})? (\S+)", text, re.M):
+            place = re.search(r'position="(\d+)"', labels)
+            key = f"{name} {place[1]}" if place else name
+            found[key] = found.get(key, 0.0) + float(value)
+    return found
+
+
+def acceptance(before: Counters, after: Counters) -> dict[str, Any]:
+    """Fields of a result about drafts in between; none where there were none."""
+    new = {key: value - before.get(key, 0.0) for key, value in after.items()}
+    drafts, proposed, taken = (new.get(key, 0.0) for key in ("drafts", "draft_tokens", "accepted_tokens"))
+    if not drafts or not proposed:
+        return {}
+    places = {int(key.rpartition(" ")[2]): count for key, count in new.items() if key.startswith("accepted_tokens_per")}
+    return {
+        "spec_decode_num_drafts": int(drafts),
+        "spec_decode_draft_tokens": int(proposed),
+        "spec_decode_accepted_tokens": int(taken),
+        "spec_decode_acceptance_rate": 100 * taken / proposed,
+        "spec_decode_acceptance_length": 1 + taken / drafts,
+        "spec_decode_per_position_acceptance_rates": [places[at] / drafts for at in sorted(places)],
+    }
+
+
 def peak_memory(endpoint: Endpoint) -> int | None:
     """Bytes of the host that its processes held at most, each at its own worst moment, if they run on this system
     and belong to this user."""

@@ -52,8 +52,12 @@ async def _answer(state: ServerState, body: EmbeddingRequest, arrival: float) ->
     params = PoolingParams(dimensions=body.dimensions, truncate_prompt_tokens=body.truncate_prompt_tokens)
     params.check(engine.info.hidden_size)
     prompts = []
-    for text in split_prompts(body.input):
-        ids = text if isinstance(text, list) else await tokenize(state, text, body.add_special_tokens)
+    left = body.truncation_side == "left"
+    for given in split_prompts(body.input):
+        if isinstance(given, str) and body.truncate_prompt_tokens is not None:
+            # What lies further away cannot be kept, whatever its tokens.
+            given = given[-state.max_prompt_bytes :] if left else given[: state.max_prompt_bytes]
+        ids = given if isinstance(given, list) else await tokenize(state, given, body.add_special_tokens)
         prompts.append(params.shortened(ids, engine.info.max_model_len, body.truncation_side))
     generation = Generation(
         state, new_id("embd", body), prompts, NOTHING, body.priority, body.cache_salt, arrival, pool=pooling.type

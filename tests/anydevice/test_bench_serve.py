@@ -154,6 +154,33 @@ def test_a_stranger_that_counts_nothing_is_measured_by_its_events(
     }  # fmt: skip
 
 
+def test_what_drafts_gave_is_told_where_a_server_counts_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    looks = 0
+
+    async def answer(head: str, body: bytes) -> AsyncIterator[bytes]:
+        nonlocal looks
+        if "/metrics" in head:
+            looks += 1
+            counts = {"drafts": 10 * looks, "draft_tokens": 30 * looks, "accepted_tokens": 12 * looks}
+            rows = [f'vllm:spec_decode_num_{name}_total{{model_name="m"}} {n}.0' for name, n in counts.items()]
+            kept = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+            rows += [f'{kept}{{position="{at}"}} {(6 - 2 * at) * looks}' for at in (0, 1, 2)]
+            yield whole("\n".join(rows), kind="text/plain")
+        elif head.startswith("GET"):
+            yield whole('{"data": [{"id": "theirs"}]}')
+        else:
+            yield STREAM + b'data: {"choices": [{"text": "x"}]}\n\n'
+
+    with odd_server(answer) as odd:
+        code, out, _ = bench(capsys, odd.url, *SMALL, "--output-json", str(tmp_path / "r"))
+    found = json.loads((tmp_path / "r").read_text())
+    assert code == 0 and "40.0 % of their tokens accepted, 2.20 tokens a step" in out
+    assert (found["spec_decode_num_drafts"], found["spec_decode_draft_tokens"]) == (10, 30)
+    assert found["spec_decode_per_position_acceptance_rates"] == [0.6, 0.4, 0.2]
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_D42_a_server_that_can_is_told_to_write_a_trace(capsys: pytest.CaptureFixture[str], known: bool) -> None:
     async def answer(head: str, body: bytes) -> AsyncIterator[bytes]:

@@ -193,6 +193,11 @@ def test_formats_dimensions_and_truncation_of_the_route(server: Any) -> None:
     assert right["data"][0]["embedding"] == unit(2, 5, 6, 1)
     long = embed(server, [[5] * 100], truncate_prompt_tokens=-1, user="someone").json()
     assert long["usage"]["prompt_tokens"] == 64
+    for side in ("left", "right"):
+        text = embed(server, "a" + "x" * 100_000 + "b", truncate_prompt_tokens=3, truncation_side=side).json()
+        ids = server.tokenizer.encode("axb")
+        wanted = (3, ids[2], ids[3]) if side == "left" else (3, ids[0], ids[2])
+        assert text["data"][0]["embedding"] == unit(*wanted, 1)
 
 
 @pytest.mark.parametrize(

@@ -240,11 +240,11 @@ def test_on_the_built_in_model(tmp_path: Path) -> None:
     from engine import LLM, SamplingParams
 
     (tmp_path / "in").write_text(line("a", {"prompt": "The capital of France is", "max_tokens": 5, "temperature": 0}))
-    words = ["--kernels", "reference", "-O0", "--max-model-len", "128"]
+    words = ["-O0", "--max-model-len", "128"]
     command = [sys.executable, "-m", "engine", "run-batch", "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
     done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and "1 answered, 0 failed" in done.stdout, done.stderr
-    with LLM(kernels="reference", optimization_level=0, max_model_len=128) as llm:
+    with LLM(optimization_level=0, max_model_len=128) as llm:
         params = SamplingParams(temperature=0, max_tokens=5)
         wanted = llm.generate(["The capital of France is"], params)[0].outputs[0].text
     assert rows_of(tmp_path / "out")["a"]["response"]["body"]["choices"][0]["text"] == wanted
