@@ -100,7 +100,7 @@ def known_answers(server: LiveServer) -> list[Known]:
     found = []
     for number, (opening, repeats) in enumerate(itertools.product(OPENINGS, (3, 14))):
         text = " ".join([opening] * repeats)
-        body = {"prompt": text, "max_tokens": 12 + 14 * (number % 4), "temperature": 0, "ignore_eos": True}
+        body = {"prompt": text, "max_tokens": 8 + 10 * (number % 4), "temperature": 0, "ignore_eos": True}
         choice = server.post("/v1/completions", **body, logprobs=2).json()["choices"][0]
         sure = 0
         for own, top in zip(choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], strict=True):
@@ -110,8 +110,10 @@ def known_answers(server: LiveServer) -> list[Known]:
             sure += 1
         if sure < 4:
             continue
-        body["max_tokens"] = sure
-        found.append(Known(body, server.post("/v1/completions", **body).json()["choices"][0]["text"]))
+        if sure < body["max_tokens"]:
+            body["max_tokens"] = sure
+            choice = server.post("/v1/completions", **body).json()["choices"][0]
+        found.append(Known(body, choice["text"]))
     assert len(found) >= 8, f"only {len(found)} answers are sure enough"
     return found
 
