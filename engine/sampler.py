@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Request, TokenLogprobs
+from engine.sampling.bad_words import bad_words_of
 from engine.sampling.draw import best, choose
 from engine.sampling.penalties import Penalties
 from engine.sampling.ranking import describe, named
@@ -46,7 +47,10 @@ class Sampler:
         known under its id. A request with a seed goes on as if never preempted."""
         self.forget(request.id)
         slot = self._penalties.add(request.prompt, generated) if penalised(request.params) else None
-        self._states[request.id] = State.of(request, generated, slot, self.vocab_size, self.device)
+        words = bad_words_of(request.params, generated, self.vocab_size, self.device)
+        ids = request.params.allowed_token_ids
+        allowed = None if ids is None else self._ids(sorted(set(ids)))
+        self._states[request.id] = State.of(request, len(generated), slot, self.vocab_size, words, allowed)
 
     def forget(self, request_id: str) -> None:
         """Drop a request; unknown ids are fine."""

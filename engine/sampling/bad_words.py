@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine.sampling_params import SamplingParams
+
 _ANY, _NONE = -1, -2
+
+
+def bad_words_of(
+    params: SamplingParams, generated: list[int], vocab_size: int, device: torch.device
+) -> BadWords | None:
+    """Those of a request that can come at all, if there are any."""
+    words = [word for word in params.bad_words_token_ids if word and all(0 <= token < vocab_size for token in word)]
+    return BadWords(words, generated, device) if words else None
 
 
 class BadWords:

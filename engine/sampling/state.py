@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from engine.batch import Request
-from engine.sampling.bad_words import BadWords
 from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engine.sampling.bad_words import BadWords
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -28,31 +31,35 @@ class State:
     stop_ids: list[int]
     slot: int | None
     bad_words: BadWords | None
-    allowed: torch.Tensor | None
+    allowed: Tensor | None
     plain: bool
 
     @classmethod
     def of(
-        cls, request: Request, generated: list[int], slot: int | None, vocab_size: int, device: torch.device
+        cls,
+        request: Request,
+        step: int,
+        slot: int | None,
+        vocab_size: int,
+        bad_words: BadWords | None = None,
+        allowed: Tensor | None = None,
     ) -> State:
         params = request.params
-        words = [word for word in params.bad_words_token_ids if word and all(0 <= t < vocab_size for t in word)]
-        allowed = params.allowed_token_ids
         bias = {token: value for token, value in (params.logit_bias or {}).items() if 0 <= token < vocab_size}
         return cls(
             params=params,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
-            step=len(generated),
+            step=step,
             bias=bias,
             stop_ids=sorted(token for token in request.stop_ids if 0 <= token < vocab_size),
             slot=slot,
-            bad_words=BadWords(words, generated, device) if words else None,
-            allowed=None if allowed is None else torch.tensor(sorted(set(allowed)), device=device),
+            bad_words=bad_words,
+            allowed=allowed,
             plain=params.greedy
             and params.logprobs is None
             and not bias
             and slot is None
-            and not words
+            and bad_words is None
             and allowed is None,
         )
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from engine import SamplingParams
 from engine.bad_words import with_bad_words
 from engine.errors import RequestError
 from engine.sampler import Sampler
+from engine.sampling_params import SamplingParams
 from tests.anydevice.test_sampler import DEVICE, noise, one, request, run
-from tests.anydevice.test_structured import byte, open_llm, write_model
 from tests.pure.tokenizer_toys import byte_backend, wrap
 
 RISING = [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -99,18 +96,3 @@ def test_what_is_out_of_range_is_named(name: str, value: list) -> None:
     with pytest.raises(RequestError) as caught:
         SamplingParams(**{name: value}).validate(50)
     assert caught.value.param == name
-
-
-def test_through_the_engine(tmp_path: Path) -> None:
-    with open_llm(write_model(tmp_path)) as llm:
-        letters = {byte(letter): 100.0 for letter in "qrs"}
-        plain = SamplingParams(temperature=0, max_tokens=9, logit_bias=letters)
-        word = llm.generate([[65, 66]], plain, False)[0].outputs[0].text[3:5]
-        assert len(word) == 2 and set(word) <= set("qrs")
-        held = SamplingParams(temperature=0, max_tokens=9, logit_bias=letters, bad_words=[word])
-        only = SamplingParams(temperature=2, seed=1, max_tokens=20, allowed_token_ids=[byte("x"), byte("y")])
-        only.logprob_token_ids = [byte("z")]
-        first, second = llm.generate([[65, 66]] * 2, [held, only], False)
-        assert word not in first.outputs[0].text and set(first.outputs[0].text) <= set("qrs")
-        assert set(second.outputs[0].text) == {"x", "y"}
-        assert all(byte("z") in position for position in second.outputs[0].logprobs)

@@ -181,3 +181,20 @@ def test_H_STR_04_a_model_that_prefers_blanks(llm: LLM) -> None:
 def test_what_cannot_be_compiled_is_refused_before_anything_runs(llm: LLM, form: dict) -> None:
     with pytest.raises(RequestError, match=r"prompt 1: .*structured_outputs"):
         llm.generate([[65], [66]], [SamplingParams(), hot(0, **form)], False)
+
+
+def test_tokens_that_a_request_rules_out(llm: LLM) -> None:
+    letters = {byte(letter): 100.0 for letter in "qrs"}
+    plain = SamplingParams(temperature=0, max_tokens=9, logit_bias=letters)
+    word = answers(llm, [[65, 66]], [plain])[0][0][0][3:5]
+    assert len(word) == 2 and set(word) <= set("qrs")
+    held = SamplingParams(temperature=0, max_tokens=9, logit_bias=letters, bad_words=[word])
+    only = SamplingParams(temperature=2, seed=1, max_tokens=20, allowed_token_ids=[byte("x"), byte("y")])
+    only.logprob_token_ids = [byte("z")]
+    form = SamplingParams(temperature=2, seed=1, max_tokens=20, bad_words=["a"])
+    form.structured_outputs = StructuredOutputsParams(regex="[a-c]{9}")
+    first, second, third = llm.generate([[65, 66]] * 3, [held, only, form], False)
+    assert word not in first.outputs[0].text and set(first.outputs[0].text) <= set("qrs")
+    assert set(second.outputs[0].text) == {"x", "y"}
+    assert all(byte("z") in position for position in second.outputs[0].logprobs)
+    assert re.fullmatch("[bc]{9}", third.outputs[0].text)
