@@ -12,6 +12,8 @@ NUMBER: Schema = {"type": "number"}
 ANYTHING: Schema = {}
 EVENTS = "a stream of server-sent events: `data:` with a chunk of the same shape each, at the end `data: [DONE]`"
 
+TYPED_EVENTS = "a stream of server-sent events, each an object with a `type`"
+
 
 def optional(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
@@ -85,9 +87,49 @@ MODEL = record(
     permission={"type": "array", "maxItems": 0},
 )
 TOKENS = record(count=COUNT, max_model_len=COUNT, tokens=listed(COUNT), token_strs=optional(listed(TEXT)))
+EMBEDDING = record(
+    index=COUNT,
+    object={"const": "embedding"},
+    embedding={"anyOf": [listed(NUMBER), {**TEXT, "description": "base64 of float32, little-endian"}]},
+)
+EMBEDDINGS = record(
+    id=TEXT,
+    object={"const": "list"},
+    created=COUNT,
+    model=TEXT,
+    data=listed(EMBEDDING),
+    usage=record(prompt_tokens=COUNT, total_tokens=COUNT, prompt_tokens_details=record(cached_tokens=COUNT)),
+)
+RESPONSE: Schema = {
+    "type": "object",
+    "properties": {
+        "id": TEXT,
+        "object": {"const": "response"},
+        "status": {"enum": ["in_progress", "completed", "incomplete", "failed", "cancelled"]},
+        "output": listed({"type": "object"}),
+    },
+    "required": ["id", "object", "created_at", "status", "output", "usage"],
+}
+DELETED = record(id=TEXT, object={"const": "response"}, deleted={"const": True})
+PLAN = record(
+    model=TEXT,
+    summary=listed(record(label=TEXT, value=TEXT, reason=TEXT)),
+    phases=listed({"type": "array", "minItems": 2, "maxItems": 2}),
+    plan={"type": "object"},
+)
 ANSWERS: Mapping[str, Mapping[str, Schema]] = {
     "/v1/completions": {"application/json": COMPLETION, "text/event-stream": {**TEXT, "description": EVENTS}},
     "/v1/chat/completions": {"application/json": CHAT, "text/event-stream": {**TEXT, "description": EVENTS}},
+    "/v1/responses": {"application/json": RESPONSE, "text/event-stream": {**TEXT, "description": TYPED_EVENTS}},
+    "/v1/responses/{response_id}": {
+        "application/json": {"anyOf": [RESPONSE, DELETED]}
+    },
+    "/v1/responses/{response_id}/cancel": {"application/json": RESPONSE},
+    "/v1/responses/{response_id}/input_items": {
+        "application/json": {"type": "object", "required": ["object", "data", "has_more"]}
+    },
+    "/v1/embeddings": {"application/json": EMBEDDINGS},
+    "/plan": {"application/json": PLAN},
     "/tokenize": {"application/json": TOKENS},
     "/detokenize": {"application/json": record(prompt=TEXT)},
     "/v1/models": {"application/json": record(object={"const": "list"}, data=listed(MODEL))},

@@ -209,7 +209,7 @@ class FloodingProcess:
     """Stands for a core that is faster than its client: once asked for something, its next message is always there."""
 
     def __init__(self):
-        self.sent, self.said = [], 0
+        self.sent, self.said, self.number = [], 0, 0
 
     def send(self, message):
         self.sent.append(message)

@@ -20,6 +20,7 @@ from engine.server.fields import NO_EFFECT, NOT_SUPPORTED
 from engine.server.limits import Limits
 from engine.server.protocol import ChatRequest, CompletionRequest, TokenizeRequest
 from engine.server.responses.protocol import ResponsesRequest
+from engine.server.site import PATHS
 from engine.server.tools import PARSERS
 from tests.scripted_engine import MODEL, Script, error_of, serving
 
@@ -84,7 +85,7 @@ def test_a_text_that_cannot_fit_is_refused_unread(server):
 
 
 def test_unknown_routes_and_methods(server):
-    for path in ("/", "/v1", "/v2/completions", "/v1/completions/", "/docs", "/v1/rerank"):
+    for path in ("/page/", "/page/x.js", "/v1", "/v2/completions", "/v1/completions/", "/docs", "/v1/rerank"):
         error_of(server.client.get(path), 404)
     for method, path, _, _ in ROUTES:
         other = "DELETE" if method == "POST" else "POST"
@@ -256,7 +257,7 @@ def test_before_the_model_is_there():
             answer = server.client.request(
                 method, path.replace("{model:path}", MODEL), json={} if method == "POST" else None
             )
-            if path in ("/ping", "/version"):
+            if path in ("/ping", "/version", *PATHS):
                 assert answer.status_code == 200
             else:
                 assert "loading" in error_of(answer, 503)["message"]
