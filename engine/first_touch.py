@@ -96,7 +96,7 @@ def _compare(row: Kernel, op: Op, dtype: str, runtime: Runtime, case: Case, inpu
             if problem := misfit(found, specs_of(truth)):
                 return f"{problem}, on {case}"
             for expected, result in zip(truth, found, strict=True):
-                relative, absolute = op.bound(dtype, name_of(expected.dtype))
+                relative, absolute = op.bound(row.rounds or dtype, name_of(expected.dtype))
                 got = runtime.fetch(result).wait()
                 if problem := difference(got, expected, (2 * relative + 1e-6, 2 * absolute + 1e-6), case):
                     return problem

@@ -16,7 +16,8 @@ from typing import Any, Literal
 class Level:
     """One row. ``mode`` and ``graph_mode``: what is requested, before the device and the model have their say.
     ``rules``: fusion rules whose own level is at most this one are on. ``tuning``: ``library`` lets kernel libraries
-    tune themselves, ``measured`` also chooses between kernels by measuring."""
+    tune themselves, ``measured`` also chooses between kernels by measuring. ``rounding``: kernels that round their
+    operands to narrower types are taken."""
 
     number: int
     mode: str
@@ -24,6 +25,7 @@ class Level:
     rules: int
     tuning: Literal["none", "library", "measured"]
     purpose: str
+    rounding: bool = False
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -32,6 +34,7 @@ class Level:
             "compilation.mode": self.mode,
             "compilation.graph_mode": self.graph_mode,
             "kernel_config.autotune": self.tuning != "none",
+            "kernel_config.rounding": self.rounding,
         }
 
 
@@ -39,11 +42,18 @@ LEVELS: tuple[Level, ...] = (
     Level(0, "NONE", "NONE", 0, "none", "start at once; debugging"),
     Level(1, "PIECEWISE", "PIECEWISE", 1, "library", "quick start with the local fusions"),
     Level(2, "PIECEWISE", "FULL_AND_PIECEWISE", 2, "library", "serving"),
-    Level(3, "PIECEWISE", "FULL_AND_PIECEWISE", 3, "measured", "long runs: slower start, kernels chosen by measuring"),
+    Level(
+        3,
+        "PIECEWISE",
+        "FULL_AND_PIECEWISE",
+        3,
+        "measured",
+        "long runs: slower start, kernels chosen by measuring, those that round among them",
+        rounding=True,
+    ),
 )
 
 DEFAULT_LEVEL = 2
-
 TUNING: Mapping[str, str] = MappingProxyType(
     {
         "none": "kernels keep the tiles of their tables",

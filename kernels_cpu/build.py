@@ -36,6 +36,7 @@ _X86 = {
     "isa.avx512_bf16": ("-mavx512bf16",),
     "isa.amx_tile": ("-mamx-tile",),
     "isa.amx_int8": ("-mamx-int8",),
+    "isa.amx_bf16": ("-mamx-bf16",),
 }
 _X86_PARTS = {"isa.avx512_vnni": "x86-64-v4", "isa.avx512vbmi": "x86-64-v4", "isa.avx512_bf16": "x86-64-v4"}
 """Extensions → the level without which a compiler would use what the processor lacks."""

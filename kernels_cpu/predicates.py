@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, feature
+from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of, arch, feature
 
 FLOATING = ("float32", "bfloat16", "float16")
 
@@ -75,6 +75,10 @@ ALIKE, MIXED, SINGLE = (
 )
 
 COMPILED = feature("kernel.cxx")
+VNNI = all_of(arch("x86-64-v4"), feature("isa.avx512_vnni"))
+TILES = all_of(VNNI, feature("isa.amx_int8"))
+TILES_BF16 = all_of(TILES, feature("isa.amx_bf16"), feature("isa.avx512_bf16"))
+"""What the library has those forms for: its compiler may use all of a level, which ``arch`` says."""
 
 
 def native(op: str, name: str, target: str, **more: object) -> Kernel:

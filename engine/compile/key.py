@@ -78,6 +78,7 @@ SHAPING: frozenset[str] = frozenset(
         "kernel_pins",
         "batch_invariant",
         "kernel_config.autotune",
+        "kernel_config.rounding",
         "compilation.mode",
         "compilation.backend",
         "compilation.custom_ops",

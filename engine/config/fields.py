@@ -88,6 +88,8 @@ FIELDS: tuple[Field, ...] = (
     Field("batch_invariant", k.SWITCH, DEVICE, "only kernels whose result for a request never depends on its "
           "neighbours", ("--batch-invariant",), False),
     Field("kernel_config.autotune", k.SWITCH, DEVICE, "let kernels tune themselves at start", unset=LEVEL_DECIDES),
+    Field("kernel_config.rounding", k.SWITCH, DEVICE, "take kernels that round operands to a narrower type where a "
+          "step has many tokens: faster, and what a request gets depends on its neighbours", unset=LEVEL_DECIDES),
     Field("compilation.mode", k.MODE, COMPILE, k.words(compat.MODE_NUMBERS), unset=LEVEL_DECIDES),
     Field("compilation.graph_mode", k.GRAPH_MODE, COMPILE, k.words(k.GRAPH_MODE_NAMES), unset=LEVEL_DECIDES),
     Field("compilation.backend", k.NAME, COMPILE, "makes pieces into code: inductor; native or eager: nothing "

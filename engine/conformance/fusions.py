@@ -173,7 +173,7 @@ def _equals_pattern(subject: Subject, rule: FusionRule, row: Kernel) -> str:
             runtime.synchronize()
             expected = [runtime.fetch(x).wait() for x in pattern]
         for at, (result, wanted) in enumerate(zip(found.results, expected, strict=True)):
-            relative, absolute = op.bound(call.dtype, name_of(result.dtype))
+            relative, absolute = op.bound(row.rounds or call.dtype, name_of(result.dtype))
             # Both sides may be off by the bound.
             if problem := difference(result, wanted, (2 * relative, 2 * absolute), call):
                 raise Wrong(f"result {at} of the fused call {problem.replace('reference', 'pattern')}")

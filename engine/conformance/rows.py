@@ -113,20 +113,21 @@ def compared(subject: Subject, row: Kernel, call: Sample, found: Ran) -> None:
     stays below."""
     op = subject.ops[row.op]
     inputs = [x.clone() for x in call.inputs]
-    exact = _missed(op, call, found, truth(op, inputs, call.case.attributes))
-    if exact and _missed(op, call, found, as_tuple(op.reference(*inputs, **call.case.attributes))):
+    dtype = row.rounds or call.dtype
+    exact = _missed(op, call, dtype, found, truth(op, inputs, call.case.attributes))
+    if exact and _missed(op, call, dtype, found, as_tuple(op.reference(*inputs, **call.case.attributes))):
         raise Wrong(exact)
 
 
-def _missed(op: Op, call: Sample, found: Ran, wanted: Sequence[Any]) -> str:
-    """What differs from ``wanted``, or nothing."""
+def _missed(op: Op, call: Sample, dtype: str, found: Ran, wanted: Sequence[Any]) -> str:
+    """What differs from ``wanted`` by more than a row that computes in ``dtype`` may, or nothing."""
     for at, (expected, result) in enumerate(zip(wanted, found.results, strict=True)):
-        if problem := difference(result, expected, op.bound(call.dtype, name_of(result.dtype)), call):
+        if problem := difference(result, expected, op.bound(dtype, name_of(result.dtype)), call):
             return f"result {at} {problem}"
     written = wanted[len(wanted) - len(op.mutates) :]
     for at, expected in zip(op.mutates, written, strict=True):
         result = found.given[at]
-        if problem := difference(result, expected, op.bound(call.dtype, name_of(result.dtype)), call):
+        if problem := difference(result, expected, op.bound(dtype, name_of(result.dtype)), call):
             return f"input {at} must be written in place, and {problem}"
     return ""
 

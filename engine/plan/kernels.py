@@ -10,6 +10,7 @@ from typing import Any
 from engine.errors import UserError
 from engine.ops import GENERATED, OPS, Op, Spec
 from engine.plan.ledger import Ledger
+from engine.plan.rounding import may_round
 from engine.plan.times import Rounds, fastest, figure
 from engine.plan_values import KernelChoice, digest
 from engine.program import Call, Program, Value, Weight
@@ -130,7 +131,11 @@ class Chooser:
         if facts.get("batch_invariant") and not row.batch_invariant:
             return Verdict(False, "not batch-invariant")
         needs = ask(row.needs, self.profile, facts)
-        return ask(row.accepts, self.profile, facts) if needs else needs
+        found = ask(row.accepts, self.profile, facts) if needs else needs
+        if not found or not row.rounds:
+            return found
+        may = may_round(row, facts, self.pins)
+        return Verdict(True, f"{found.reason}; {may.reason}") if may else may
 
     def _allowed(self, op: str) -> Verdict:
         if f"-{op}" in self.custom_ops:

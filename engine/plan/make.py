@@ -17,6 +17,7 @@ from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
 from engine.plan.kernels import REFERENCE, Chooser, ask, check_idle_pins, choose_all, choose_ranges
 from engine.plan.ledger import Ledger
 from engine.plan.ranges import compiled_sizes, with_fixed, with_pieces
+from engine.plan.rounding import decide_rounding, wish_rounding
 from engine.plan.sampling import choose_sampling
 from engine.plan.tables import Tables, told
 from engine.plan.times import Rounds
@@ -69,6 +70,8 @@ def make_plan(
     level = _level(config)
     facts = {**facts, "level": level.number, **_asked(config)}
     ledger = Ledger(config, tables.soft(profile, facts, level.number))
+    rounding = wish_rounding(ledger, level)
+    facts["rounding"] = rounding.value
     extra = tuple(row for row in tables.fusions if isinstance(row, FusionRule))
     check_names(extra, config, [PREFIX + name for name in LIMITS])
 
@@ -150,6 +153,7 @@ def make_plan(
     kernels = choose_ranges([one.program for one in ranges], chooser)
     sampling = choose_sampling(chooser, model.vocab_size)
     check_idle_pins(ledger, (*kernels, *sampling), chooser)
+    decide_rounding(ledger, rounding, (*kernels, *sampling), tables.kernels)
     ends = [one.end for one in ranges]
     between = pieces.decide_pieces(ledger, mode, compilers, ends, kernels, chooser, (*RULES, *extra))
     graphs = modes.decide_graphs(ledger, wanted_graphs, capture, between, kernels, chooser)

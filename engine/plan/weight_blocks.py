@@ -12,6 +12,7 @@ from engine.models.config import ModelConfig
 from engine.ops import Spec
 from engine.ops.blocks import FORMATS, GROUP, block_of, bytes_of
 from engine.plan.kernels import ask, call_facts
+from engine.plan.rounding import may_round
 from engine.plan_values import Decision
 from platforms.contract import DeviceProfile, Facts, Kernel, Verdict
 
@@ -48,7 +49,7 @@ def taken(
     ``pins``: op → the one row of it that counts, where it takes a product at all: the rest go other ways."""
     if model.blocks is None:
         return Taken()
-    answers = [(row, list(_answers(row, model, profile, facts, refused, dtype))) for row in rows]
+    answers = [(row, list(_answers(row, model, profile, facts, refused, dtype, pins))) for row in rows]
     serving = {(row.op, row.name) for row, own in answers if any(verdict for _, _, verdict in own)}
     ways: set[tuple[Way, str]] = set()
     multiply: dict[str, None] = {}
@@ -93,12 +94,18 @@ def _words(model: ModelConfig, dtype: str, found: Taken, words: str) -> Iterator
         yield f"{', '.join(others).upper()} unpacked to {dtype}"
 
 
-def _needed(row: Kernel, profile: DeviceProfile, facts: Facts, refused: Mapping[tuple[str, str], str]) -> Verdict:
+def _needed(
+    row: Kernel,
+    profile: DeviceProfile,
+    facts: Facts,
+    refused: Mapping[tuple[str, str], str],
+    pins: Mapping[str, str],
+) -> Verdict:
     if (row.op, row.name) in refused:
         return Verdict(False, f"first touch: {refused[row.op, row.name]}")
     if facts.get("batch_invariant") and not row.batch_invariant:
         return Verdict(False, "not batch-invariant")
-    return ask(row.needs, profile, facts)
+    return may_round(row, facts, pins) and ask(row.needs, profile, facts)
 
 
 def _answers(
@@ -108,12 +115,13 @@ def _answers(
     facts: Facts,
     refused: Mapping[tuple[str, str], str],
     dtype: str,
+    pins: Mapping[str, str],
 ) -> Iterator[tuple[Way, str, Verdict]]:
     """What a row says of each way that is its op's, in each format of the model."""
     known = [way for way in (*LINEAR, WIDE, TABLE) if way.op == row.op]
     if not known or model.blocks is None:
         return
-    verdict = _needed(row, profile, facts, refused)
+    verdict = _needed(row, profile, facts, refused, pins)
     for way, format in product(known, (one for one in model.blocks.formats if one in FORMATS)):
         found = ask(row.accepts, profile, {**facts, **_call(way, format, model, dtype)}) if verdict else verdict
         yield way, format, found

@@ -16,6 +16,10 @@ MOST_PARTS = 256
 """Spans of queries that are spread over threads in one call; what goes beyond stays with one thread each."""
 
 
+PLAIN, ALIKE, ROUNDED = range(3)
+"""Of sums: a single query's are its own, or those of one among others; or products of many are rounded."""
+
+
 def kind_of(cache: Any) -> int:
     return KINDS.index(str(cache.dtype).removeprefix("torch."))
 
@@ -33,7 +37,7 @@ def side_of(cache: Any, head_dim: int) -> int:
 
 
 def _attention(
-    alike: bool,
+    kind: int,
     q: Any,
     cache: Any,
     blocks: Any,
@@ -58,7 +62,7 @@ def _attention(
     out = empty(q.shape, q.dtype)
     tensors = (rows(q), cache, rows(blocks), starts, lengths, k_scale, v_scale, room, out)
     batch, kept = (tokens, blocks.shape[0], blocks.stride(0)), (page, side_of(cache, head_dim))
-    sizes = (*batch, heads, kv_heads, head_dim, *kept, window or 0, kind_of(cache), q.stride(0), parts, alike)
+    sizes = (*batch, heads, kv_heads, head_dim, *kept, window or 0, kind_of(cache), q.stride(0), parts, kind)
     call("engine_attention", tensors, sizes, (scale, softcap))
     if parts:
         call("engine_attention_merge", tensors, sizes, (scale, softcap))
@@ -84,7 +88,7 @@ def attention(
 ) -> Any:
     """As the op, for float32 queries."""
     given = q, cache, blocks, starts, lengths, k_scale, v_scale
-    return _attention(False, *given, heads, kv_heads, head_dim, scale, window, softcap)
+    return _attention(PLAIN, *given, heads, kv_heads, head_dim, scale, window, softcap)
 
 
 @native
@@ -106,4 +110,27 @@ def alike(
 ) -> Any:
     """As the op, for float32 queries. A query has the same bits alone in a step and among others of its request."""
     given = q, cache, blocks, starts, lengths, k_scale, v_scale
-    return _attention(True, *given, heads, kv_heads, head_dim, scale, window, softcap)
+    return _attention(ALIKE, *given, heads, kv_heads, head_dim, scale, window, softcap)
+
+
+@native
+def amx_bf16(
+    q: Any,
+    cache: Any,
+    blocks: Any,
+    starts: Any,
+    lengths: Any,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int | None,
+    softcap: float = 0.0,
+) -> Any:
+    """As the op, for float32 queries. Where a request has several, these, their weights, keys and values are rounded to
+    bfloat16."""
+    given = q, cache, blocks, starts, lengths, k_scale, v_scale
+    return _attention(ROUNDED, *given, heads, kv_heads, head_dim, scale, window, softcap)

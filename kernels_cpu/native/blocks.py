@@ -76,13 +76,21 @@ def _product(form: str, x: Any, scales: Any, weight: Any, bias: Any, format: str
     result = empty((tokens, out), torch.float32)
     planes = x.dtype.itemsize
     shared = planes * tokens * groups > SMALL
-    tiles = empty(((planes * tokens + ROWS) * (groups * (GROUP + 12) + 64),), torch.uint8) if shared else None
+    room = GROUP * 2 if form == "amx_bf16" else GROUP + 12
+    tiles = empty(((planes * tokens + ROWS) * (groups * room + 64),), torch.uint8) if shared else None
     tensors = (rows(x), rows(scales), weight, bias, result, tiles)
     sizes = (tokens, columns, out, FORMATS.index(format), x.stride(0), scales.stride(0), planes)
     if shared:
         call(f"engine_block_tiles_{form}", tensors, sizes)
     call(f"engine_block_product_{form}", tensors, sizes)
     return result
+
+
+@native
+def amx_bf16(x: Any, scales: Any, weight: Any, bias: Any = None, *, format: str, result: str) -> Any:
+    """As the op, with ``weight`` packed and a float32 result: of many tokens in int8, scaled activations and weights
+    are rounded to bfloat16."""
+    return _product("amx_bf16", x, scales, weight, bias, format)
 
 
 @native

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_cpu.predicates import SINGLE, native
+from kernels_cpu.predicates import COMPILED, SINGLE, TILES_BF16, native
 from platforms.contract import DeviceProfile, Facts, Kernel, Predicate, Verdict, all_of
 
 CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "int8")
@@ -60,6 +60,16 @@ def _fits(profile: DeviceProfile, facts: Facts) -> Verdict:
 _PAGED = all_of(_cached(1, 5), _fits)
 
 ROWS: tuple[Kernel, ...] = (
+    native(
+        "attention",
+        "amx_bf16",
+        "attention:amx_bf16",
+        needs=all_of(COMPILED, TILES_BF16),
+        accepts=_PAGED,
+        priority=21,
+        rounds="bfloat16",
+        batch_invariant=False,
+    ),
     native("attention", "native", "attention:attention", accepts=_PAGED, batch_invariant=False),
     native("attention", "alike", "attention:alike", accepts=_PAGED, priority=19),
     native("rotary_table", "native", "rotary:rotary_table"),

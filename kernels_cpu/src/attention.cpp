@@ -2,6 +2,7 @@
 // first token; each span has a largest score, a sum of weights and a weighted sum of values, and spans are merged in
 // their order. So what a request gets depends on itself alone, whoever makes which span.
 #include "attention_cache.h"
+#include "attention_limbs.h"
 #include "attention_rows.h"
 #include "attention_tile.h"
 #include "attention_weights.h"
@@ -10,7 +11,12 @@
 namespace engine {
 namespace {
 
-constexpr int64_t SPAN = 128, QUERY_ROWS = 96, MOST_QUERIES = 48, MOST_ROWS = 256, PADDING = 16, KEYS = 16, RUNS = 4;
+#if defined(ENGINE_TILES_BF16)
+constexpr int64_t QUERY_ROWS = 192;
+#else
+constexpr int64_t QUERY_ROWS = 96;
+#endif
+constexpr int64_t SPAN = 128, MOST_QUERIES = QUERY_ROWS / 2, MOST_ROWS = 256, PADDING = 16, KEYS = 16, RUNS = 4;
 
 struct Job {
   const float* q;
@@ -21,7 +27,8 @@ struct Job {
   int64_t group, wide, query_block, part, step, head_bytes, side_bytes;
   const struct Kept* kept;
   float scale, cap, v_scale;
-  bool alike;  // a single query sums as one among others does
+  bool alike;    // a single query sums as one among others does
+  bool rounded;  // to bfloat16
 };
 
 Job job_of(const Call& call) {
@@ -32,7 +39,7 @@ Job job_of(const Call& call) {
   const int64_t* size = call.size;
   job.tokens = size[0], job.requests = size[1], job.table = size[2], job.heads = size[3], job.kv_heads = size[4];
   job.dim = size[5], job.page = size[6], job.side = size[7], job.window = size[8];
-  job.q_stride = size[10], job.room = size[11], job.alike = size[12] != 0;
+  job.q_stride = size[10], job.room = size[11], job.alike = size[12] == 1, job.rounded = size[12] == 2;
   job.group = job.heads / job.kv_heads;
   job.wide = (job.dim + LANES - 1) / LANES * LANES;
   job.part = (job.dim + 31) / 16 * 16;
@@ -99,7 +106,16 @@ struct Work {
   int64_t expected = 0;
   const float *keys[SPAN + LANES], **columns;
   Sums all, one;
+#if defined(ENGINE_TILES_BF16)
+  Rows query, weights;
+  char *key_tiles, *value_tiles;
+#endif
 };
+
+// Rows of floats that the products make.
+inline int64_t held(int64_t rows) { return (rows + 15) / 16 * 16; }
+// Columns that they read.
+inline int64_t deep(int64_t width) { return (width + 31) / 32 * 32; }
 
 void lay_out(const Job& job, int64_t rows, char* scratch, Work& work) {
   float* at = reinterpret_cast<float*>(scratch);
@@ -108,11 +124,19 @@ void lay_out(const Job& job, int64_t rows, char* scratch, Work& work) {
     at += (count + 15) / 16 * 16;
     return found;
   };
-  work.q = take(rows * job.wide), work.scores = take(rows * SPAN);
+  work.q = take(rows * job.wide), work.scores = take(held(rows) * SPAN);
   work.wide = take(SPAN * job.wide), work.turned = take(job.wide * SPAN);
   Sums* const both[] = {&work.all, &work.one};
   for (Sums* sums : both)
-    sums->values = take(rows * job.wide), sums->largest = take(rows), sums->weight = take(rows);
+    sums->values = take(held(rows) * job.wide), sums->largest = take(rows), sums->weight = take(rows);
+#if defined(ENGINE_TILES_BF16)
+  const auto limbs = [&](int64_t count, int64_t width) {
+    return Rows{reinterpret_cast<uint16_t*>(take(count * width * MOST_LIMBS / 2)), width, count * width};
+  };
+  work.query = limbs(held(rows), deep(job.wide)), work.weights = limbs(2 * TALL, SPAN);
+  work.key_tiles = reinterpret_cast<char*>(take(SPAN * deep(job.wide) * MOST_LIMBS / 2));
+  work.value_tiles = reinterpret_cast<char*>(take(SPAN * job.wide * MOST_LIMBS / 2));
+#endif
   work.columns = reinterpret_cast<const float**>(at);
 }
 
@@ -159,10 +183,17 @@ struct Kept {
   int64_t item, room;
   void (*lines)(const Job&, const char* const*, int64_t, int64_t, float*, const float**);
   RowKernels kernels;
+#if defined(ENGINE_TILES_BF16)
+  TileKernels tiles[2];  // exact, and rounded
+#endif
 };
 
 template <class Kind>
-constexpr Kept kept_as = {sizeof(typename Kind::type), Kind::room, lines_of<Kind>, row_kernels<Kind>};
+constexpr Kept kept_as = {sizeof(typename Kind::type), Kind::room, lines_of<Kind>, row_kernels<Kind>,
+#if defined(ENGINE_TILES_BF16)
+                          {tile_kernels<MOST_LIMBS, Kind::limbs>, tile_kernels<1, 1>},
+#endif
+};
 
 // What heads whose kv head's columns start at byte `at` take from rows k .. k + count.
 struct Source {
@@ -211,6 +242,16 @@ void over_rows(const Job& job, int64_t request, int64_t head, int64_t heads, int
   });
 }
 
+// Scores of rows `r` .. `r + rows` of `count` keys, where the first query is at key `place`: what a query does not see
+// is nothing.
+void hide(const Job& job, float* scores, int64_t r, int64_t rows, int64_t count, int64_t place) {
+  for (int64_t end = r + rows; r < end; ++r, scores += SPAN) {
+    const int64_t own = place + r / job.group, low = job.window ? least(count, most(0, own - job.window + 1)) : 0;
+    for (int64_t i = 0; i < low; ++i) scores[i] = NOTHING;
+    for (int64_t i = most(0, least(count, own + 1)); i < count; ++i) scores[i] = NOTHING;
+  }
+}
+
 // Queries at positions `oldest` onward, `rows` of them times heads, over keys first .. first + count of one span.
 void over_lines(const Job& job, int64_t request, int64_t head, int64_t first, int64_t count, int64_t oldest,
                 int64_t rows, Work& work, Sums& to) {
@@ -218,22 +259,35 @@ void over_lines(const Job& job, int64_t request, int64_t head, int64_t first, in
   job.kept->lines(job, work.rows, column(job, head, false), count, work.wide, work.keys);
   const int64_t columns = (count + LANES - 1) / LANES;
   for (int64_t i = count; i < columns * LANES; ++i) work.keys[i] = work.keys[count - 1];
+#if defined(ENGINE_TILES_BF16)
+  const TileKernels& own = job.kept->tiles[job.rounded];
+  const int64_t width = deep(job.wide), place = oldest - first;
+  own.turned(work.keys, columns * LANES, job.wide, width, work.key_tiles);
+  job.kept->lines(job, work.rows, column(job, head, true), count, work.wide, work.keys);
+  own.plain(work.keys, count, job.wide, SPAN / DEPTH, work.value_tiles);
+  const Registers registers(whole_tiles());
+  for (int64_t r = 0; r < rows; r += 2 * TALL) {
+    const int64_t some = least(2 * TALL, rows - r), tiles = (some + TALL - 1) / TALL;
+    // Keys that the last of these queries sees.
+    const int64_t seen = most(1, least(count, place + (r + some - 1) / job.group + 1));
+    const Rows query{work.query.at + r * width, width, work.query.apart};
+    own.product(tiles, query, work.key_tiles, width / DEPTH, width / DEPTH, held(seen) / LANES, work.scores, SPAN);
+    hide(job, work.scores, r, some, seen, place);
+    weigh(work.scores, SPAN, some, seen, job.cap, to.largest + r, to.weight + r);
+    own.rows(work.scores, SPAN, some, held(seen), deep(seen), work.weights);
+    own.product(tiles, work.weights, work.value_tiles, SPAN / DEPTH, deep(seen) / DEPTH, job.wide / LANES,
+                to.values + r * job.wide, job.wide);
+  }
+#else
   for (int64_t k = 0; k < columns; ++k)
     for (int64_t c = 0; c < job.wide; c += LANES)
       turn(work.keys + k * LANES, c, work.turned + c * SPAN + k * LANES, SPAN);
   product(work.q, job.wide, rows, work.columns, columns, job.dim, work.scores, SPAN);
-  float* s = work.scores;
-  for (int64_t r = 0, place = oldest - first; r < rows; ++place) {
-    const int64_t low = job.window ? least(count, most(0, place - job.window + 1)) : 0;
-    const int64_t high = most(0, least(count, place + 1));
-    for (int64_t h = 0; h < job.group; ++h, ++r, s += SPAN) {
-      for (int64_t i = 0; i < low; ++i) s[i] = NOTHING;
-      for (int64_t i = high; i < count; ++i) s[i] = NOTHING;
-    }
-  }
+  hide(job, work.scores, 0, rows, count, oldest - first);
   weigh(work.scores, SPAN, rows, count, job.cap, to.largest, to.weight);
   job.kept->lines(job, work.rows, column(job, head, true), count, work.wide, work.keys);
   product(work.scores, SPAN, rows, work.keys, job.wide / LANES, count, to.values, job.wide);
+#endif
 }
 
 inline float exp_of(float x) { return exp_below(broadcast(x))[0]; }
@@ -281,8 +335,12 @@ void attend(const Job& job, const Tasks& own, int64_t task, const Tasks& later, 
       if (i < job.dim) store(to + i, widen_some<Float32>(from + i, job.dim - i) * job.scale);
     }
   }
+#if defined(ENGINE_TILES_BF16)
+  if (!single) job.kept->tiles[job.rounded].rows(work.q, job.wide, rows, job.wide, deep(job.wide), work.query);
+#else
   if (!single)
     for (int64_t c = 0; c < job.dim; ++c) work.columns[c] = work.turned + c * SPAN;
+#endif
   const int64_t first = parted ? own.first + at : lowest / SPAN, end = parted ? first + 1 : (last + SPAN - 1) / SPAN;
   for (int64_t span = first; span < end; ++span) {
     const int64_t from = most(span * SPAN, single ? lowest : 0), count = least((span + 1) * SPAN, last) - from;
@@ -343,7 +401,8 @@ using namespace engine;
 
 // tensor: q, cache, blocks, starts, lengths, scale of keys, scale of values (null without), parts, out; size: tokens,
 // requests, row stride of blocks, heads, kv heads, head_dim, page, elements between keys and values, window (0: none),
-// kind of the cache, row stride of q, rows of parts, whether a single query sums as one among others; real: scale, cap.
+// kind of the cache, row stride of q, rows of parts, 1: a single query sums as one among others, 2:
+// many are rounded to bfloat16 with their keys and values; real: scale, cap.
 ENGINE_KERNEL(engine_attention) {
   Job job = job_of(call);
   job.step = step_of(job, member.count);

@@ -1,6 +1,6 @@
 // What a paged cache keeps of a value: float32, float16, bfloat16, the 8-bit float e4m3 without infinities, or whole
 // numbers of 8 bits with a scale for each head of a token, a float32 behind them. Each kind widens LANES values and
-// narrows them, to the nearest, ties to even. `room`: bytes behind a head.
+// narrows them, to the nearest, ties to even. `room`: bytes behind a head; `limbs`: bfloat16 whose sum is a value.
 #pragma once
 #include "simd.h"
 
@@ -45,6 +45,7 @@ inline void store_low(T* to, vi x) {
 
 struct Float32 {
   typedef float type;
+  static constexpr int limbs = 3;
   static constexpr int64_t room = 0;
   static vf widen(const float* from) { return load(from); }
   static void narrow(float* to, vf x) { store(to, x); }
@@ -52,6 +53,7 @@ struct Float32 {
 
 struct Float16 {
   typedef uint16_t type;
+  static constexpr int limbs = 2;
   static constexpr int64_t room = 0;
   static vf widen(const uint16_t* from) { return from_half(load_as<vh>(from)); }
   static void narrow(uint16_t* to, vf x) { store_as(to, to_half(x)); }
@@ -59,6 +61,7 @@ struct Float16 {
 
 struct Bfloat16 {
   typedef uint16_t type;
+  static constexpr int limbs = 1;
   static constexpr int64_t room = 0;
   static vf widen(const uint16_t* from) { return (vf)(wider(from) << 16); }
   static void narrow(uint16_t* to, vf x) {
@@ -70,6 +73,7 @@ struct Bfloat16 {
 // Sign, four bits of exponent (bias 7), three of mantissa; all ones are NaN; 448 is the largest value.
 struct Float8 {
   typedef uint8_t type;
+  static constexpr int limbs = 1;
   static constexpr int64_t room = 0;
   static vf widen(const uint8_t* from) {
     const vi x = wider(from), rest = x & 0x7f;
@@ -91,6 +95,7 @@ struct Float8 {
 
 struct Int8 {
   typedef int8_t type;
+  static constexpr int limbs = 3;
   static constexpr int64_t room = sizeof(float);
   static vf widen(const int8_t* from) { return to_float(wider(from)); }
   static void narrow(int8_t* to, vf x) {

@@ -54,11 +54,13 @@ inline void weigh(float* scores, int64_t stride, int64_t rows, int64_t count, fl
     for (int64_t i = 0; i < many; ++i) {
       largest[r + i] = found[i];
       const vf base = broadcast(found[i] == NOTHING ? 0.0f : found[i]);
+      vf sum{};
       for (int64_t c = 0; c < whole; c += LANES) {
         const vf y = exp_below(load(s[i] + c) - base);
         store(s[i] + c, y);
-        total[i] += y;
+        sum += y;
       }
+      total[i] = sum;
     }
     folded<Add>(total[0], total[1], total[2], total[3], found);
     for (int64_t i = 0; i < many; ++i) weight[r + i] = found[i];

@@ -172,13 +172,15 @@ struct Job {
 // How tokens are cut: `count` tiles of `size`, the last ones less full.
 struct Tiling {
   int size;
-  int64_t tokens, count, bytes;
+  int64_t tokens, count, record, bytes;
 
-  Tiling(const Job& job, int size)
+  Tiling(const Job& job, int size) : Tiling(job, size, tile_record(job.own, size)) {}
+  Tiling(const Job& job, int size, int64_t record)
       : size(size),
         tokens(job.x.tokens),
         count((tokens + size - 1) / size),
-        bytes((job.x.groups * tile_record(job.own, size) + 63) / 64 * 64) {}
+        record(record),
+        bytes((job.x.groups * record + 63) / 64 * 64) {}
   int64_t begin(int64_t tile) const { return tile * size; }
   int64_t filled(int64_t tile) const { return tokens - begin(tile) < size ? tokens - begin(tile) : size; }
 };
@@ -190,20 +192,51 @@ inline void make_tiles(const Job& job, const Tiling& cut, int32_t bias, Member& 
       make_tile(job.x, cut.begin(i), cut.filled(i), cut.size, job.own, bias, job.tiles + i * cut.bytes);
 }
 
-// One sum of products and one of minima of each strip and token become a result: the same order of steps for every
-// token, however many there are.
-template <bool PAST>
-inline void finish(const float* products, const float* minima, const float* bias, float* out) {
-  for (int i = 0; i < ROWS; i += LANES) {
-    vf sum = load(products + i);
-    if (minima != nullptr) sum = sum + load(minima + i);
-    if (bias != nullptr) sum = sum + load(bias + i);
-    if (PAST)
-      pass(out + i, sum);
-    else
-      store(out + i, sum);
+// Results of tiles that are done: of each strip and token one sum of products and one of minima, the same order of steps
+// for every token, however many there are. Whoever multiplies the next tiles meanwhile writes a few tokens at a time: all
+// at once, everybody would wait for the memory.
+struct Results {
+  const float *sums = nullptr, *bias = nullptr;
+  float* out = nullptr;
+  int64_t left = 0, each = 0;             // tokens, and those that are written at a time
+  int64_t side = 0, low = 0, stride = 0;  // floats between strips, to the minima or 0, between tokens
+  int64_t step = ROWS;                    // between tokens of sums
+  int whole = 0, part = 0;                // strips, and rows of a last one that is not whole
+  bool past = false;
+
+  void some(int64_t count) {
+    for (int64_t end = left > count ? left - count : 0; left > end; --left, sums += step, out += stride) {
+      for (int j = 0; j < whole; ++j) {
+        if (past)
+          put<true>(sums + j * side, bias == nullptr ? nullptr : bias + j * ROWS, out + j * ROWS);
+        else
+          put<false>(sums + j * side, bias == nullptr ? nullptr : bias + j * ROWS, out + j * ROWS);
+      }
+      if (part > 0) {
+        const size_t nbytes = size_t(part) * sizeof(float);
+        float rows[ROWS], more[ROWS] = {};
+        if (bias != nullptr) std::memcpy(more, bias + whole * ROWS, nbytes);
+        put<false>(sums + whole * side, bias == nullptr ? nullptr : more, rows);
+        std::memcpy(out + whole * ROWS, rows, nbytes);
+      }
+    }
   }
-}
+  void rest() { some(left); }
+
+ private:
+  template <bool PAST>
+  void put(const float* from, const float* more, float* to) const {
+    for (int i = 0; i < ROWS; i += LANES) {
+      vf sum = load(from + i);
+      if (low > 0) sum = sum + load(from + low + i);
+      if (more != nullptr) sum = sum + load(more + i);
+      if (PAST)
+        pass(to + i, sum);
+      else
+        store(to + i, sum);
+    }
+  }
+};
 
 // Activations of so many bytes stay in a second-level cache while strips go by.
 constexpr int64_t NEAR = 512 << 10;
@@ -221,27 +254,29 @@ struct Work {
   const Tiling& cut;
   const uint8_t* tiles;
   char* free;  // of the scratch, behind what is in use
-  int64_t abreast, blocks, tiles_of_block, strips, strip_bytes, record, each;
+  int64_t abreast, blocks, tiles_of_block, strips, strip_bytes, each;
   bool past;
 
-  Work(const Job& job, const Tiling& cut, int32_t bias, int abreast, Member& member)
+  // `held`: bytes of results for each member that stay in its cache.
+  Work(const Job& job, const Tiling& cut, int32_t bias, int abreast, Member& member, int64_t cached = NEAR,
+       int64_t held = 0)
       : job(job), cut(cut), tiles(job.tiles), free(member.scratch), abreast(abreast) {
     if (tiles == nullptr) {
       tiles = reinterpret_cast<uint8_t*>(free);
       for (int64_t i = 0; i < cut.count; ++i, free += cut.bytes)
         make_tile(job.x, cut.begin(i), cut.filled(i), cut.size, job.own, bias, reinterpret_cast<uint8_t*>(free));
     }
-    const int64_t near = NEAR / cut.bytes > 0 ? NEAR / cut.bytes : 1;
+    const int64_t near = cached / cut.bytes > 0 ? cached / cut.bytes : 1;
     blocks = (cut.count + near - 1) / near;
     tiles_of_block = blocks > 0 ? (cut.count + blocks - 1) / blocks : 0;
     strips = (job.rows + ROWS - 1) / ROWS;
     strip_bytes = bytes_before(job.own, job.x.groups);
-    record = tile_record(job.own, cut.size);
     each = 2 * abreast * cut.size * ROWS;
-    past = passes(job.out, cut.tokens / job.x.planes, job.rows);
+    const int64_t tokens = cut.tokens / job.x.planes;
+    past = passes(job.out, tokens, job.rows) && tokens * job.rows * int64_t(sizeof(float)) > member.count * held;
   }
 
-  const uint8_t* tile(int64_t i, int64_t group) const { return tiles + i * cut.bytes + group * record; }
+  const uint8_t* tile(int64_t i, int64_t group) const { return tiles + i * cut.bytes + group * cut.record; }
 
   // body(unit)
   template <class Body>
@@ -280,33 +315,28 @@ struct Work {
     return (length + job.own.span - 1) / job.own.span * job.own.span;
   }
 
-  // Sums of a tile and of strips from `strip` on -> out.
-  void finish(int64_t strip, float* sums, int64_t tile) const {
+  // Of strips from `strip` on, without sums yet.
+  Results results(int64_t strip) const {
+    const int64_t row = strip * ROWS, there = job.rows - row < abreast * ROWS ? job.rows - row : abreast * ROWS;
+    Results found;
+    found.side = cut.size * ROWS, found.low = job.own.zero == 0 ? each / 2 : 0;
+    found.stride = job.rows, found.step = job.x.planes * ROWS, found.past = past;
+    found.whole = int(there / ROWS), found.part = int(there % ROWS);
+    found.bias = job.bias == nullptr ? nullptr : job.bias + row;
+    return found;
+  }
+  // Sums of a tile, those of planes added up.
+  void take(Results& found, int64_t strip, float* sums, int64_t tile) const {
     const int planes = job.x.planes;
-    for (int64_t i = 0; planes == 2 && i < (job.own.zero == 0 ? each : each / 2); i += 2 * ROWS)
+    for (int64_t i = 0; planes == 2 && i < (found.low > 0 ? each : each / 2); i += 2 * ROWS)
       for (int j = 0; j < ROWS; j += LANES) store(sums + i + j, load(sums + i + j) + load(sums + i + ROWS + j));
-    const int64_t size = cut.size * ROWS, there = strips - strip < abreast ? strips - strip : abreast;
-    const int64_t whole = job.rows / ROWS - strip < there ? job.rows / ROWS - strip : there;
-    const float* const minima = job.own.zero == 0 ? sums + each / 2 : nullptr;
-    const float* const bias = job.bias == nullptr ? nullptr : job.bias + strip * ROWS;
-    float* out = job.out + cut.begin(tile) / planes * job.rows + strip * ROWS;
-    for (int64_t t = 0, filled = cut.filled(tile); t < filled; t += planes, out += job.rows)
-      for (int64_t j = 0; j < there; ++j) {
-        const int64_t at = j * size + t * ROWS;
-        const float* const low = minima == nullptr ? nullptr : minima + at;
-        const float* const more = bias == nullptr ? nullptr : bias + j * ROWS;
-        if (past) {
-          engine::finish<true>(sums + at, low, more, out + j * ROWS);
-        } else if (j < whole) {
-          engine::finish<false>(sums + at, low, more, out + j * ROWS);
-        } else {
-          const size_t nbytes = size_t(job.rows % ROWS) * sizeof(float);
-          float part[ROWS], end[ROWS] = {};
-          if (more != nullptr) std::memcpy(end, more, nbytes);
-          engine::finish<false>(sums + at, low, more == nullptr ? nullptr : end, part);
-          std::memcpy(out + j * ROWS, part, nbytes);
-        }
-      }
+    found.sums = sums, found.left = (cut.filled(tile) + planes - 1) / planes;
+    found.out = job.out + cut.begin(tile) / planes * job.rows + strip * ROWS;
+  }
+  void finish(int64_t strip, float* sums, int64_t tile) const {
+    Results found = results(strip);
+    take(found, strip, sums, tile);
+    found.rest();
   }
 };
 

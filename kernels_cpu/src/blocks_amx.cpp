@@ -5,6 +5,7 @@
 
 #if defined(ENGINE_TILES)
 #include "blocks_avx512.h"
+#include "tiles.h"
 
 namespace engine {
 namespace {
@@ -15,32 +16,21 @@ constexpr int ABREAST = 2, FEW = 16;
 // Groups of a turn: their sums, panels and activations stay in the first-level cache.
 constexpr int64_t TURN = 9;
 
+// Bytes of results for each member that stay in a second-level cache.
+constexpr int64_t HELD = 1 << 20;
+
 // Tile registers: activations; sums and codes of each strip. Intrinsics want them as figures.
 constexpr int X = 0, SUMS[ABREAST] = {1, 3}, CODES[ABREAST] = {2, 4};
 
-struct __attribute__((packed)) Shapes {
-  uint8_t palette = 1, first = 0, reserved[14] = {};
-  uint16_t columns[16] = {};  // bytes
-  uint8_t rows[16] = {};
-};
-
-// The tile registers of a member, while it multiplies tiles of so many tokens with runs of so many columns.
-struct Registers {
-  Registers(int tokens, int run) {
-    Shapes shapes;
-    shapes.rows[X] = uint8_t(tokens);
-    shapes.columns[X] = uint16_t(run);
-    for (int i = 0; i < ABREAST; ++i) {
-      shapes.rows[SUMS[i]] = uint8_t(tokens);
-      shapes.rows[CODES[i]] = uint8_t(run / 4);
-      shapes.columns[SUMS[i]] = shapes.columns[CODES[i]] = ROWS * 4;
-    }
-    // GCC takes the instruction to read eight bytes of it.
-    asm volatile("" ::"m"(shapes));
-    _tile_loadconfig(&shapes);
+Shapes shapes_of(int tokens, int run) {
+  Shapes shapes;
+  shapes.set(X, tokens, run);
+  for (int i = 0; i < ABREAST; ++i) {
+    shapes.set(SUMS[i], tokens, ROWS * 4);
+    shapes.set(CODES[i], run / 4, ROWS * 4);
   }
-  ~Registers() { _tile_release(); }
-};
+  return shapes;
+}
 
 // Bytes of a panel for a strip and a group: unpacked codes, scales, and minima or, by parts, what takes MAGIC away.
 constexpr int CODED = STEPS * STEP;
@@ -74,7 +64,7 @@ void unpack(const uint8_t* strip, int64_t groups, uint8_t* panel) {
 
 // Sums of T tokens and of two strips' groups, whose panels lie `gap` bytes apart: [strip][group][part][T][ROWS].
 template <int T, int PARTS>
-void sum_up(const uint8_t* panel, int64_t gap, const Share& share, int32_t* to) {
+void sum_up(const uint8_t* panel, int64_t gap, const Share& share, int32_t* to, Results& results) {
   constexpr int RUN = GROUP / PARTS, EACH = T * ROWS;
   const uint8_t* x = share.tile;
   const int64_t beside = share.groups * PARTS * EACH;
@@ -93,6 +83,7 @@ void sum_up(const uint8_t* panel, int64_t gap, const Share& share, int32_t* to) 
       _tile_stored(1, to, ROWS * 4);
       _tile_stored(3, to + beside, ROWS * 4);
     }
+    results.some(results.each);
   }
 }
 
@@ -145,15 +136,16 @@ void scale(const int32_t* found, const uint8_t* panel, const Share& share, float
 
 // As `Product`, of two panels `gap` bytes apart. found: room for their sums.
 template <int T, int PARTS, bool MINIMA>
-void product(const uint8_t* panel, int64_t gap, Share share, int32_t* found) {
-  sum_up<T, PARTS>(panel, gap, share, found);
+void product(const uint8_t* panel, int64_t gap, Share share, int32_t* found, Results& results) {
+  sum_up<T, PARTS>(panel, gap, share, found, results);
+  results.rest();
   for (int64_t j = 0; j < ABREAST; ++j)
     scale<T, PARTS, MINIMA>(found + j * share.groups * PARTS * T * ROWS, panel + j * gap, share,
                             share.sums + j * T * ROWS, share.sums + (ABREAST + j) * T * ROWS);
 }
 
 typedef void (*Unpack)(const uint8_t* strip, int64_t groups, uint8_t* panel);
-typedef void (*PanelProduct)(const uint8_t* panel, int64_t gap, Share share, int32_t* found);
+typedef void (*PanelProduct)(const uint8_t* panel, int64_t gap, Share share, int32_t* found, Results& results);
 
 constexpr Unpack UNPACK[FORMATS] = {unpack<Q4_0>, unpack<Q4_1>, unpack<Q5_0>, unpack<Q5_1>,
                                     unpack<Q8_0>, unpack<Q4_K>, unpack<Q5_K>, unpack<Q6_K>};
@@ -171,8 +163,8 @@ int size_for(int64_t tokens) {
 
 void multiply(const Job& job, Member& member) {
   const Tiling cut(job, size_for(job.x.tokens));
-  const Work work(job, cut, MAGIC_BITS, ABREAST, member);
-  const Registers registers(cut.size, GROUP / job.own.parts);
+  const Work work(job, cut, MAGIC_BITS, ABREAST, member, NEAR, HELD);
+  const Registers registers(shapes_of(cut.size, GROUP / job.own.parts));
   const Unpack unpack = UNPACK[job.format];
   const PanelProduct product = cut.size == 12 ? product_for<12>(job.own) : product_for<16>(job.own);
   const int64_t turn = work.turn_of(TURN), gap = turn * panel_record(job.own.parts);
@@ -181,14 +173,17 @@ void multiply(const Job& job, Member& member) {
   float* const sums = reinterpret_cast<float*>(found + ABREAST * turn * job.own.parts * cut.size * ROWS);
   work.run(member, [&](const Unit& unit) {
     const int64_t first = unit.first, last = unit.last;
+    Results results = work.results(unit.strip);
     work.turns(unit, TURN, [&](const uint8_t* const* from, int64_t g, int64_t now, Ahead ahead) {
+      results.each = (cut.size + now - 1) / now;
       for (int j = 0; j < ABREAST; ++j) unpack(from[j], now, panel + j * gap);
       for (int64_t i = first; i < last; ++i, ahead.at += ahead.lines * 64) {
-        float* const tile_sums = sums + (turn < job.x.groups ? i - first : 0) * work.each;
-        product(panel, gap, {work.tile(i, g), now, tile_sums, g == 0, ahead}, found);
-        if (g + now == job.x.groups) work.finish(unit.strip, tile_sums, i);
+        float* const tile_sums = sums + (turn < job.x.groups ? i - first : (i - first) % 2) * work.each;
+        product(panel, gap, {work.tile(i, g), now, tile_sums, g == 0, ahead}, found, results);
+        if (g + now == job.x.groups) work.take(results, unit.strip, tile_sums, i);
       }
     });
+    results.rest();
   });
 }
 

@@ -49,10 +49,16 @@ vf gelu(vf x) {
   return x * (x > vf{} ? 1.0f - tail : tail);
 }
 
+// Columns between those that are worked on and those that are asked for, a line of them at a time.
+constexpr int64_t SOON = 256, LINE = 16;
+
 template <vf (*act)(vf)>
 void gate_row(const float* gate, const float* up, float* out, int64_t width) {
   int64_t i = 0;
-  for (; i + LANES <= width; i += LANES) store(out + i, act(load(gate + i)) * load(up + i));
+  for (; i + LANES <= width; i += LANES) {
+    if (i % LINE == 0) ask(gate + i + SOON, LINE), ask(up + i + SOON, LINE);
+    store(out + i, act(load(gate + i)) * load(up + i));
+  }
   if (i < width) {
     float rest[2][LANES] = {};
     const size_t bytes = size_t(width - i) * sizeof(float);

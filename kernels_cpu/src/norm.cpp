@@ -4,6 +4,9 @@
 
 using namespace engine;
 
+// Rows between one that is worked on and one that is asked for.
+static constexpr int64_t SOON = 2;
+
 // x, y [rows, width] -> out [rows, width]; size: rows, width, row strides of x and y.
 ENGINE_KERNEL(engine_add) {
   const int64_t rows = call.size[0], width = call.size[1];
@@ -28,6 +31,8 @@ ENGINE_KERNEL(engine_norm) {
   while (member.next(rows, grain_of(rows, member, 4), begin, end))
     for (int64_t i = begin; i < end; ++i) {
       const float* from = call.at<float>(0) + i * call.size[3];
+      if (i + SOON < end) ask(from + SOON * call.size[3], all);
+      if (i + SOON < end && y != nullptr) ask(y + (i + SOON) * call.size[4], all);
       if (y != nullptr) {
         add_row(from, y + i * call.size[4], sums + i * all, all);
         from = sums + i * all;

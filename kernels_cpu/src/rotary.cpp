@@ -107,6 +107,9 @@ inline const float* made(const Heads& own, const float* x, const float* weight, 
   return x;
 }
 
+// Tokens between one that is worked on and one that is asked for.
+constexpr int64_t SOON = 2;
+
 void queries(const Heads& own, int64_t token, float* work) {
   const float* table = own.table + token * own.table_stride;
   for (int64_t head = 0; head < own.heads; ++head) {
@@ -160,13 +163,19 @@ ENGINE_KERNEL(engine_rotary) {
   int64_t begin, end;
   while (member.next(own.tokens, grain_of(own.tokens, member, 4), begin, end)) {
     for (int64_t token = begin; token < end; ++token) {
+      if (own.q && token + SOON < end) ask(own.q + (token + SOON) * own.q_stride, own.heads * own.dim);
       if (own.q) queries(own, token, work);
       if (own.k_out) keys(own, token, work);
     }
     if (own.cache)
       with_kind(kind, [&](auto known) {
-        for (int64_t token = begin; token < end; ++token)
+        for (int64_t token = begin; token < end; ++token) {
+          if (token + SOON < end) {
+            ask(own.k + (token + SOON) * own.k_stride, own.kv_heads * own.dim);
+            ask(own.v + (token + SOON) * own.v_stride, own.kv_heads * own.dim);
+          }
           written<decltype(known)>(own, token, call.tensor[10] != nullptr, call.tensor[11] != nullptr, work);
+        }
       });
   }
 }

@@ -23,6 +23,9 @@
 #if defined(ENGINE_AVX512) && defined(__AVX512VNNI__) && defined(__AMX_INT8__)
 #define ENGINE_TILES 1
 #endif
+#if defined(ENGINE_TILES) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define ENGINE_TILES_BF16 1
+#endif
 
 // GCC reassociates vector sums and spills what it then holds; an accumulator named here stays where it is.
 #if defined(__x86_64__)
@@ -77,6 +80,10 @@ inline void passed() {
 // written next costs more than all the sums behind them.
 inline bool passes(const float* to, int64_t count, int64_t width) {
   return count * width >= 65536 && width % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0;
+}
+// Floats that are read soon, by lines: where rows are short, nobody else asks for the next ones in time.
+inline void ask(const float* at, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(float))) __builtin_prefetch(at + i);
 }
 inline vf broadcast(float x) { return x - vf{}; }
 

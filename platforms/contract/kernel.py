@@ -14,22 +14,22 @@ ANY_DEVICE, ANY_CALL = always("no requirement"), always("any call")
 class Kernel:
     """An implementation of an op, as data: reading the table imports nothing.
 
-    ``op``: the engine's name. ``name``: unique within the op, what users pin (``--kernel op=name``). ``target``:
-    ``"module:attribute"``, imported when bound; called as the op's reference is. ``needs``: asked once per profile.
-    ``accepts``: asked once per distinct call, its dtypes, shapes and attributes among the facts. ``priority``: the
-    highest wins, equal ones are an error; below 0 the reference comes before it, unless pinned, measured faster, or
-    alone ``batch_invariant``. ``graph_safe``: may be captured. ``graph_batches``: what a captured call of an op that
-    looks at requests serves: ``any`` batch, ``uniform`` query lengths, or a ``single`` new token each.
-    ``batch_invariant``: a row's result never depends on its neighbours. The rest are lazy targets too, or ``""``:
-    ``pack(weight tensors, attributes)`` → tensors in the kernel's own layout, made at load; ``workspace(facts)`` →
-    bytes to work in, shared by equal targets; ``cache_layout(cache spec)`` → shape, strides and bytes of a KV block;
-    ``prepare(inputs, attributes, captured)``, on ``compute()`` before steps and captures, in no graph, once for calls
-    alike in attributes and program inputs (as host arrays in the step's sizes; caches and weights as they lie, other
-    values without rows; by the op's names), keeps what ``captured`` calls read in place; ``build(profile, target, empty
-    tensors, attributes)`` → units of work without a device: hashable, with ``name``, and ``make()`` → mapping of
-    ``figures`` and ``problems``; ``tune(tensors, attributes, known, measure)``, at start → what such calls use from
-    then on, as JSON: ``known`` if given, whatever the tensors hold, else the best by ``measure(function)`` in seconds.
-    """
+    ``op``: the engine's name. ``name``: unique within the op, as ``--kernel op=name`` pins it. ``target``:
+    ``"module:attribute"``, imported when bound, called as the reference is. ``needs``: asked once per profile,
+    ``accepts`` per distinct call, with dtypes, shapes and attributes as facts. ``priority``: the highest wins, equal
+    ones are errors; below 0 the reference comes before it, unless pinned, measured faster, or alone
+    ``batch_invariant``. ``graph_safe``: may be captured. ``graph_batches``: what a captured call serves where the op
+    looks at requests: ``any`` batch, ``uniform`` query lengths, a ``single`` new token each. ``batch_invariant``: a
+    row's result never depends on its neighbours. ``rounds``: a narrower type that it rounds operands to, whose bound it
+    keeps; only ``-O3`` and pins choose such rows. The rest: lazy targets, or ``""``: ``pack(weight tensors,
+    attributes)`` → tensors in the kernel's own layout, at load; ``workspace(facts)`` → bytes to work in, shared by
+    equal targets; ``cache_layout(cache spec)`` → shape, strides, bytes of a KV block; ``prepare(inputs, attributes,
+    captured)``, on ``compute()`` before steps and captures, in no graph, once for calls alike in attributes and program
+    inputs (as host arrays in the step's sizes; caches and weights as they lie, other values without rows; by the op's
+    names), keeps what ``captured`` calls read in place; ``build(profile, target, empty tensors, attributes)`` →
+    hashable units of work without a device: ``name``, ``make()`` → ``figures`` and ``problems``; ``tune(tensors,
+    attributes, known, measure)``, at start → JSON that such calls then use: ``known`` if given, whatever the tensors
+    hold, else the best by ``measure(function)`` in seconds."""
 
     op: str
     name: str
@@ -46,6 +46,7 @@ class Kernel:
     cache_layout: str = ""
     build: str = ""
     tune: str = ""
+    rounds: str = ""
 
     def __post_init__(self) -> None:
         for field in ("target", "pack", "workspace", "prepare", "cache_layout", "build", "tune"):

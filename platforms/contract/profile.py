@@ -18,8 +18,7 @@ class DeviceProfile:
     (``sm_90``, ``gfx942``, ``x86-64-v4``). ``features`` are dotted names (``dtype.bfloat16``, ``isa.avx512_vnni``,
     ``graph.capture``, ``link.multicast``, ``mem.shared_with_host``). ``limits`` are integers in base units (bytes,
     counts). ``libraries`` holds name → version for those proven present. ``memory_bytes`` is the total of this device
-    or slice. ``evidence`` says, per fact, how it is known.
-    """
+    or slice. ``evidence`` says, per fact, how it is known."""
 
     platform: str
     arch: str

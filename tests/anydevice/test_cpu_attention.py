@@ -3,6 +3,7 @@ request's own is NaN."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +13,8 @@ from engine.ops import OPS
 from engine.ops.compare import same_bits
 from engine.ops.paged import stored
 from kernels_cpu.library import library, open_library
-from kernels_cpu.native.attention import MOST_PARTS, SPAN, alike, attention
+from kernels_cpu.native.attention import MOST_PARTS, SPAN, alike, amx_bf16, attention
+from kernels_cpu.predicates import TILES_BF16
 from platforms.cpu.plugin import CpuPlugin
 
 
@@ -199,3 +201,41 @@ def test_a_query_has_the_same_bits_alone_and_among_others_of_its_request(length,
         starts = torch.tensor([0, count], dtype=torch.int32)
         assert same_bits(alike(q[-count:], cache, blocks, starts, *others, **whole.attributes), found[-count:])
     torch.testing.assert_close(found.double(), whole.truth(), rtol=1e-4, atol=1e-4)
+
+
+def rounded(call: Step, runtime) -> torch.Tensor:
+    if not TILES_BF16(runtime.profile, {}):
+        pytest.skip("this processor has no tiles of bfloat16: compiled in test_cross.py, and not run")
+    return amx_bf16(*call.tensors, **call.attributes)
+
+
+def weighed(call: Step) -> torch.Tensor:
+    """What the weights of a query come to with the magnitudes of values."""
+    q, cache, *others = call.tensors
+    return Step((q, torch.stack([cache[0], cache[1].abs()]), *others), call.attributes).truth()
+
+
+@pytest.mark.parametrize("kept", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize(("dim", "window", "softcap"), [(64, None, 0.0), (20, 37, 0.0), (128, None, 8.0)])
+def test_rounded_attention_misses_by_what_rounding_of_its_operands_may_cost(opened, kept, dim, window, softcap):
+    call = step([*MIXED, (60, 700)], 6, 2, dim, kept=kept, window=window, softcap=softcap, seed=dim)
+    found, wanted = rounded(call, opened).double(), call.truth()
+    relative, absolute = OPS["attention"].bound("bfloat16", "float32")
+    torch.testing.assert_close(found, wanted, rtol=relative, atol=absolute)
+    if kept == "int8":
+        return
+    # Queries and keys move a score, and so weights by a factor; values and weights are rounded by 2**-8 each.
+    longest = [rows[rows.isfinite()].view(-1, dim).norm(dim=1).max() for rows in (call.tensors[0], call.tensors[1][0])]
+    moved = 2 * (2**-7 + 2**-16) * dim**-0.5 * float(longest[0] * longest[1])
+    assert bool(((found - wanted).abs() <= (math.expm1(moved) + 2**-6) * weighed(call) + 1e-6).all())
+
+
+def test_rounded_attention_leaves_single_queries_exact_and_knows_no_neighbours(opened):
+    requests = [(1, 1), (130, 130), (1, 260), (33, 200), (3, 700)]
+    call = step(requests, 9, 3, 64, kept="float16", padding=3, seed=2)
+    found, exact = rounded(call, opened), call.run()
+    for row, (new, _) in enumerate(requests):
+        rows = slice(*call.tensors[3][row : row + 2].tolist())
+        assert same_bits(found[rows], exact[rows]) is (new == 1)
+        assert same_bits(rounded(call.alone(row), opened), found[rows])
+    assert not found[sum(new for new, _ in requests) :].any()

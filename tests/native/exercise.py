@@ -16,6 +16,8 @@ from typing import Any
 TOKENS = (1, 2, 3, 4, 5, 6, 7, 9, 13, 17, 33, 130)
 BESIDE = 3
 """Elements beside each row where rows lie apart: no row is at a multiple of anything."""
+WIDE = {"tokens": 64, "hidden": 640, "out": 70}
+"""At least so large is one call with each set of attributes: what products do where there is much of all."""
 MOST_SWEPT = 1 << 23
 """Multiplications of a call that is tried with many tokens."""
 known: dict[str, Any] = {}
@@ -93,6 +95,9 @@ def cases(op: Any) -> Iterator[tuple[Any, bool]]:
         for tokens in TOKENS:
             if tokens * work <= MOST_SWEPT and tokens <= case.sizes.get("blocks", tokens) * case.sizes.get("page", 1):
                 yield replace(case, sizes={**case.sizes, "tokens": tokens}), True
+        if case.sizes.keys() >= WIDE.keys():
+            wide = {name: -(-least // case.sizes[name]) * case.sizes[name] for name, least in WIDE.items()}
+            yield replace(case, sizes={**case.sizes, **wide}), True
 
 
 def run(op: Any, row: Any, function: Any, profile: Any, case: Any, apart: bool) -> tuple[int, str]:
@@ -128,7 +133,7 @@ def run(op: Any, row: Any, function: Any, profile: Any, case: Any, apart: bool) 
         written = [own[at] for at in op.mutates]
         results = [*results[: len(wanted) - len(written)], *written]
         for found, expected in zip(results, wanted, strict=True):
-            if problem := difference(found, expected, op.bound("float32", name_of(found.dtype)), case):
+            if problem := difference(found, expected, op.bound(row.rounds or "float32", name_of(found.dtype)), case):
                 return done, problem
     return done, ""
 
