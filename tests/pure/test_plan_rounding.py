@@ -73,7 +73,7 @@ def test_a_level_takes_none_where_there_is_none():
     for op in OPS:
         (verdict,) = said(found, op)
         assert not verdict and verdict.reason == "isa.amx_int8 absent"
-        with pytest.raises(UserError, match="isa.amx_int8 absent"):
+        with pytest.raises(UserError, match=r"isa\.amx_int8 absent"):
             plan(VECTORS, STORED, f"--kernel={op}=amx_bf16")
 
 
