@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.compile.cut import Segment
+from engine.compile.cut import IDS, Segment
 from engine.graphs.dispatch import Dispatcher, Key, Shape
 from engine.graphs.preparing import Preparing
 from engine.program import Program
 from engine.work import BoundCall, Work
 from platforms.contract import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Token ids of a step that are on the device alone: where among its ``ids``, and which, [n] int64 each."""
+
+    places: Any
+    tokens: Any
+
+    def put(self, ids: Any) -> None:
+        ids.index_copy_(0, self.places, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +77,25 @@ class Executor:
         """Replay from now on. ``graphs``: what ``engine.graphs.capture.Graphs`` made."""
         self._dispatcher, self.graphs = dispatcher, graphs
 
-    def run(self, arrays: Mapping[str, Any], shape: Shape) -> Any:
-        """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``."""
+    def run(
+        self,
+        arrays: Mapping[str, Any],
+        shape: Shape,
+        late: Late | None = None,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``;
+        ``begun`` is called when the inputs are in place and the device begins."""
         key = self._dispatcher.pick(shape)
         self.steps[key.kind] += 1
         self.padding += key.tokens - shape.tokens
         if key.kind == "NONE":
             self.prepare(key, arrays)
-            (logits,) = self._step(self.range_of(key.tokens)).run(self.moved(arrays)).values()
+            given = self.moved(arrays, late)
+            begun()
+            (logits,) = self._step(self.range_of(key.tokens)).run(given).values()
             return logits
-        return self.graphs.run(key, arrays)
+        return self.graphs.run(key, arrays, late, begun)
 
     def prepare(self, key: Key, arrays: Mapping[str, Any]) -> None:
         """Before a step, or before its capture, on the stream that it runs on. ``arrays``: program inputs in the sizes
@@ -85,12 +105,15 @@ class Executor:
             self._preparing[number] = Preparing(self.ranges[number].prepared, self.ranges[number].program)
         self._preparing[number](key, arrays, self.constants)
 
-    def moved(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    def moved(self, arrays: Mapping[str, Any], late: Late | None) -> dict[str, Any]:
         """Tensors on the device."""
         import torch
 
         device = self.runtime.device
-        return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+        found = {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+        if late is not None and IDS in found:
+            late.put(found[IDS])
+        return found
 
     def close(self) -> None:
         """Give back what graphs hold."""

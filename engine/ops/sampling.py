@@ -99,9 +99,9 @@ def _draw_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     tolerance=EXACT,
 )
 def draw(logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, keys: Any) -> Any:
-    """One token per row. logits: [rows, vocab] float32 without NaN, of finite maximum; temperature: [rows] float32,
-    above 0; top_k: [rows] int64, 0 for no limit; top_p: [rows] float64 in (0, 1]; min_p: [rows] float32 in [0, 1];
-    keys: [rows] int64 that name the draws → [rows] int64.
+    """One token per row. logits: [rows, vocab] float32; temperature: [rows] float32, above 0; top_k: [rows] int64, 0
+    for no limit; top_p: [rows] float64 in (0, 1]; min_p: [rows] float32 in [0, 1]; keys: [rows] int64 that name the
+    draws → [rows] int64. Where a row holds NaN or its maximum is infinite, a kernel gives any id of the vocabulary.
 
     In the order of falling logits, ties by lower id, a row keeps its first ``top_k`` tokens, of these the first whose
     predecessors' probabilities sum to less than ``top_p`` of theirs, and of these those with at least ``min_p`` of the

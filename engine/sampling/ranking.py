@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from engine.batch import TokenLogprobs
+from platforms.contract import Fetch
 
 _BLOCK = 32
 _LOW = 2**32 - 1
@@ -29,30 +33,30 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return logits.gather(1, ids), ids
 
 
-def describe(logits: Tensor, tokens: Tensor, ks: list[int]) -> list[TokenLogprobs]:
-    """Log-probabilities of ``tokens`` [n] int64 and of the ``ks[i]`` best of row i of ``logits`` [n, vocab] float32.
+class Described:
+    """Log-probabilities of ``tokens`` [n] int64 and of the ``ks[i]`` best of row i of ``logits`` [n, vocab] float32,
+    under way to the host.
 
     Rank and order follow the logits, so that rank 1 is the greedy token even where two logarithms round to one value.
     """
-    logprobs = logits.log_softmax(-1)
-    column = tokens.unsqueeze(-1)
-    mine = logits.gather(1, column)
-    earlier = torch.arange(logits.shape[1], device=logits.device) < column
-    ranks = 1 + ((logits > mine) | ((logits == mine) & earlier)).sum(-1)
-    ids = top(logits, min(max(ks), logits.shape[1]))[1]
-    table = zip(
-        tokens.tolist(),
-        logprobs.gather(1, column).squeeze(-1).tolist(),
-        ranks.tolist(),
-        ids.tolist(),
-        logprobs.gather(1, ids).tolist(),
-        ks,
-        strict=True,
-    )
-    return [
-        TokenLogprobs(token, logprob, rank, list(zip(best[:k], values[:k], strict=True)))
-        for token, logprob, rank, best, values, k in table
-    ]
+
+    def __init__(self, logits: Tensor, tokens: Tensor, ks: list[int], fetch: Callable[[Any], Fetch] = Fetch) -> None:
+        logprobs = logits.log_softmax(-1)
+        column = tokens.unsqueeze(-1)
+        mine = logits.gather(1, column)
+        earlier = torch.arange(logits.shape[1], device=logits.device) < column
+        ranks = 1 + ((logits > mine) | ((logits == mine) & earlier)).sum(-1)
+        ids = top(logits, min(max(ks), logits.shape[1]))[1]
+        scores = logprobs.gather(1, column).squeeze(-1), logprobs.gather(1, ids)
+        self._ks = ks
+        self._columns = [fetch(each) for each in (tokens, scores[0], ranks, ids, scores[1])]
+
+    def wait(self) -> list[TokenLogprobs]:
+        columns = (each.wait().tolist() for each in self._columns)
+        return [
+            TokenLogprobs(token, logprob, rank, list(zip(best[:k], values[:k], strict=True)))
+            for token, logprob, rank, best, values, k in zip(*columns, self._ks, strict=True)
+        ]
 
 
 def _best(values: Tensor, ids: Tensor, k: int) -> Tensor:

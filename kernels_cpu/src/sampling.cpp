@@ -171,6 +171,7 @@ int64_t draw(const float* x, int64_t vocab, const Wanted& wanted, char* scratch)
   uint64_t* order = reinterpret_cast<uint64_t*>(scratch);
   float* weights = reinterpret_cast<float*>(order + vocab);
   const float peak = peak_of(x, vocab);
+  if (!(std::fabs(peak) < INFINITY)) return 0;
   const vf far = broadcast(-87.0f);
   int64_t i = 0;
   for (; i + LANES <= vocab; i += LANES)
