@@ -131,7 +131,7 @@ class Runner:
                 chosen = handle.logits
                 if handle.scored:
                     chosen = chosen[self._tensor(list(handle.sampled.values()))]
-                allowed = None if masks is None else self._unpacked(masks)
+                allowed = None if masks is None else torch.from_numpy(masks).to(self._runtime.device)
                 handle.picks = self._sampler.sample(chosen, names, allowed)
             for work in handle.batch.work if handle.scored else ():
                 span = handle.scored.get(work.request_id)
@@ -164,13 +164,6 @@ class Runner:
         if request.params.prompt_logprobs is None:
             return 0
         return max(0, min(work.start + len(work.tokens), len(request.prompt) - 1) - work.start)
-
-    def _unpacked(self, masks: Any) -> torch.Tensor:
-        """[rows, vocab] bool on the device."""
-        import numpy
-
-        bits = numpy.unpackbits(masks.view("uint8"), axis=-1, count=self._sampler.vocab_size, bitorder="little")
-        return torch.from_numpy(bits.view("bool")).to(self._runtime.device)
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(self._runtime.device, non_blocking=True)

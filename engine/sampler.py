@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Request, TokenLogprobs
+from engine.ops.sampling import mask
 from engine.sampling.draw import best, choose
 from engine.sampling.penalties import Penalties
 from engine.sampling.ranking import Described
@@ -30,8 +31,8 @@ _OUT_OF_RANGE = "logit_bias and penalties take every logit out of range"
 
 class Sampler:
     """One per worker. ``vocab_size``: columns of the logits. ``kernels``: op → function for those of ``argmax``,
-    ``penalize`` and ``draw`` that a kernel computes. ``fetch``: of the runtime. Every row's result is a function of its
-    own logits, mask and request alone, bit for bit."""
+    ``mask``, ``penalize`` and ``draw`` that a kernel computes. ``fetch``: of the runtime. Every row's result is a
+    function of its own logits, mask and request alone, bit for bit."""
 
     def __init__(
         self,
@@ -65,15 +66,16 @@ class Sampler:
     def sample(self, logits: Tensor, request_ids: list[str], masks: Tensor | None = None) -> Picks:
         """Start to choose one token per request, recorded as generated.
 
-        ``logits`` [n, vocab] of any float dtype, left unchanged; ``request_ids`` distinct and added; ``masks``
-        [n, vocab] bool, true where a token is allowed. Where a mask allows only what ``min_tokens`` forbids, the mask
-        wins. Waits for nothing that a kernel of ``draw`` does not make it wait for.
+        ``logits`` [n, vocab] of any float dtype, changed only where a mask forbids; ``request_ids`` distinct and added;
+        ``masks`` [n, words] int32 as ``mask``, the op, takes them. Where a mask allows only what ``min_tokens``
+        forbids, the mask wins. Waits for the device only where no kernel draws.
         """
         assert logits.shape == (len(request_ids), self.vocab_size)
         states = [self._states[request_id] for request_id in request_ids]
         nothing = _NOT_FINITE
         if masks is not None:
-            logits, nothing = torch.where(masks, logits, -torch.inf), _NOT_ALLOWED
+            logits, nothing = logits.float(), _NOT_ALLOWED
+            self._kernels.get("mask", mask.reference)(logits, masks)
         if all(state.plain and not state.held for state in states):
             tokens, peaks = best(logits, self._kernels.get("argmax"))
             self._record(tokens, states)

@@ -13,7 +13,7 @@ from kernels_cpu.native import sampling
 from platforms.cpu.compilers import KERNELS
 from platforms.cpu.plugin import CpuPlugin
 
-NATIVE = {"argmax": sampling.argmax, "penalize": sampling.penalize, "draw": sampling.draw}
+NATIVE = {"argmax": sampling.argmax, "mask": sampling.mask, "penalize": sampling.penalize, "draw": sampling.draw}
 WIDTHS = [1, 5, 63, 64, 4095, 4097, 49152]
 
 
@@ -57,6 +57,20 @@ def test_rows_that_lie_apart_and_no_rows_at_all():
     x = noise(5, 300)[:, 20:280]
     assert torch.equal(sampling.argmax(x)[0], x.argmax(-1))
     assert sampling.argmax(x[:0])[0].shape == (0,)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_masks_are_the_references_bit_for_bit_and_touch_nothing_else(width):
+    rng = torch.Generator().manual_seed(width)
+    allowed = torch.randint(-(2**31), 2**31, (3, -(-width // 32) + 1), generator=rng).to(torch.int32)
+    allowed[:, ::3], allowed[:, 1::3] = -1, 0
+    given = noise(3, width + 16)
+    given[1, 9] = torch.nan
+    wanted, whole = given[:, 8 : 8 + width].clone(), given.clone()
+    found = sampling.mask(given[:, 8 : 8 + width], allowed[:, :-1])
+    assert found.data_ptr() == given[:, 8:].data_ptr()
+    assert same_bits(found, OPS["mask"].reference(wanted, allowed[:, :-1]))
+    assert same_bits(given[:, :8], whole[:, :8]) and same_bits(given[:, 8 + width :], whole[:, 8 + width :])
 
 
 @pytest.mark.parametrize("width", WIDTHS)

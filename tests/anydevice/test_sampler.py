@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -38,6 +39,13 @@ def run(rows: list[torch.Tensor], *requests: Request) -> list[list[int]]:
         sampler.add(each, [])
     steps = [sampler.sample(row, [each.id for each in requests]).tokens.tolist() for row in rows]
     return [list(tokens) for tokens in zip(*steps, strict=True)]
+
+
+def packed(allowed: list[list[bool]] | torch.Tensor) -> torch.Tensor:
+    """[n, words] int32 for [n, vocab] bool."""
+    bits = torch.nn.functional.pad(torch.as_tensor(allowed).cpu(), (0, 64)).numpy()
+    bits = bits[:, : (bits.shape[1] - 64 + 31) // 32 * 32]
+    return torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little").view("int32")).to(DEVICE)
 
 
 def one(logits: list[float], steps: int = 1, **kwargs) -> list[int]:
@@ -174,7 +182,7 @@ def test_masks_bind_every_way_of_choosing_and_beat_min_tokens() -> None:
     for each in requests:
         sampler.add(each, [])
     for seed in range(20):
-        tokens = sampler.sample(noise(5, 200, seed), [each.id for each in requests], allowed).tokens.tolist()
+        tokens = sampler.sample(noise(5, 200, seed), [each.id for each in requests], packed(allowed)).tokens.tolist()
         assert set(tokens[:4]) <= {10, 11, 12} and tokens[4] == 4
 
 
@@ -205,7 +213,7 @@ def test_a_mask_that_allows_nothing_is_its_own_requests_trouble(penalised: bool)
     for each in requests:
         sampler.add(each, [])
         untouched.add(each, [])
-    masks = torch.tensor([[True] * 4, [False] * 4], device=DEVICE)
+    masks = packed([[True] * 4, [False] * 4])
     for _ in range(5):
         tokens, logprobs, errors = sampler.sample(torch.ones(2, 4, device=DEVICE), ["free", "stuck"], masks).wait()
         alone = untouched.sample(torch.ones(1, 4, device=DEVICE), ["free"], masks[:1]).wait()
