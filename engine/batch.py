@@ -8,6 +8,9 @@ import msgspec
 
 from engine.sampling_params import SamplingParams
 
+COMING = -1
+"""In place of a token that the step before samples."""
+
 
 class FinishReason(StrEnum):
     STOP = "stop"
@@ -38,9 +41,9 @@ class Request(msgspec.Struct, frozen=True):
 class Work(msgspec.Struct, frozen=True):
     """One request's share of a step.
 
-    ``tokens``: ids computed in this step, at positions ``start .. start + len(tokens) - 1``; ``start`` tokens are in
-    the cache. ``blocks``: one block table per cache group, long enough for every position of this step; it may still
-    grow at its end, to be read only.
+    ``tokens``: ids computed in this step, at positions ``start .. start + len(tokens) - 1``, the last of them perhaps
+    ``COMING``; ``start`` tokens are in the cache. ``blocks``: one block table per cache group, long enough for every
+    position of this step; it may still grow at its end, to be read only.
     ``sample``: the last token's logits yield the next token (false inside a chunked prompt).
     """
 

@@ -83,7 +83,7 @@ REMOVED: Mapping[str, str] = MappingProxyType(
         "verbose": "use --log-stats-interval for more frequent statistics",
         "debug_dump_path": "use -cc.debug_dump_path=FOLDER",
         "max_seq_len_to_capture": "use -cc.max_capture_size",
-        "num_scheduler_steps": "the scheduler overlaps steps by itself",
+        "num_scheduler_steps": "use --async-scheduling",
         "use_v2_block_manager": "there is one block manager",
         "num_lookahead_slots": "slots are reserved as they are needed",
         "worker_use_ray": "use --tensor-parallel-size",
@@ -144,7 +144,6 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "built-in model",
         "enable_expert_parallel": "experts are cut over --tensor-parallel-size",
         "num_gpu_blocks_override": "use --kv-cache-memory-bytes",
-        "async_scheduling": "the scheduler overlaps steps by itself",
         "compilation.use_inductor_graph_partition": "pieces are cut on the program; use -cc.splitting_ops",
     }
 )

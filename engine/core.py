@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -29,6 +30,9 @@ from engine.weights.dummy import dummy_checkpoint, is_dummy
 from engine.weights.resolve import resolve_model
 from engine.worker import Worker, start_worker
 from platforms.discovery import PlatformError, contradictions, select, summarise
+
+if TYPE_CHECKING:
+    from engine.runner import Handle
 
 _log = logging.getLogger("engine")
 
@@ -74,6 +78,8 @@ class EngineCore:
         with ExitStack() as stack:
             stack.callback(self._worker.close)
             plan, space = self._worker.plan, self._worker.space
+            self._ahead: bool = plan["scheduler.async_scheduling"]
+            self._flight: Handle | None = None
             pages = self._pages()
             self._scheduler = Scheduler(
                 SchedulerConfig(**{name: plan[f"scheduler.{name}"] for name in SchedulerConfig.__slots__}),
@@ -135,21 +141,26 @@ class EngineCore:
         return self._scheduler.abort(ids)
 
     def step(self) -> list[Output]:
-        """Compute one step; nothing when there is nothing to do."""
+        """Compute one step; nothing when there is nothing to do. With async scheduling the next one is under way when
+        this returns."""
         outputs = self._release_compiled()
-        batch = self._scheduler.schedule()
-        if batch is None:
+        flight = self._flight or self._submit()
+        self._flight = None
+        if flight is None:
             self._grammars.wait(COMPILING_S)
             return outputs
-        runner = self._worker.runner
-        handle = runner.submit(batch)
-        sampled = runner.sample(handle, self._grammars.masks(batch, list(handle.sampled)))
-        outputs += self._scheduler.update(batch, self._grammars.accept(sampled))
+        masks = self._grammars.masks(flight.batch, list(flight.sampled))
+        results = self._worker.runner.sample(flight, masks)
+        if self._ahead:
+            self._flight = self._submit()
+        sampled = results.wait()
+        going = self._scheduler.awaited(flight.batch)
+        outputs += self._scheduler.update(flight.batch, self._grammars.accept(sampled, going))
         self._grammars.forget(output.request_id for output in outputs if output.finish_reason is not None)
         return outputs
 
     def has_unfinished(self) -> bool:
-        return self._scheduler.has_unfinished()
+        return self._flight is not None or self._scheduler.has_unfinished()
 
     def stats(self) -> Stats:
         executor = self._worker.runner.executor
@@ -159,6 +170,10 @@ class EngineCore:
         """Give the device back."""
         self._grammars.close()
         self._worker.close()
+
+    def _submit(self) -> Handle | None:
+        batch = self._scheduler.schedule()
+        return None if batch is None else self._worker.runner.submit(batch)
 
     def _release_compiled(self) -> list[Output]:
         outputs: list[Output] = []
@@ -191,7 +206,7 @@ class EngineCore:
         first, *others = [Work(name, [0], last, blocks, True) for name in ids]
         prompt = Work(first.request_id, [0] * length, 0, blocks, True)
         for work, new in (([prompt, *others], requests), ([first, *others], [])):
-            runner.sample(runner.submit(Batch(work, [(request, []) for request in new])))
+            runner.sample(runner.submit(Batch(work, [(request, []) for request in new]))).wait()
         runner.submit(Batch([], [], ids))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from engine.batch import Batch, FinishReason, Output, Request, Sampled, Stats, Work
+from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, Stats, Work
 from engine.block_manager import BlockManager
 from engine.errors import RequestError
 from engine.prefix_cache import request_keys
@@ -34,7 +34,9 @@ class Scheduler:
     """Owns every unfinished request. Call ``schedule``, run the batch, call ``update``; one thread.
 
     Up to the caller, several batches may be submitted before the first is updated; the runner executes them in order
-    and updates come in the same order. ``clock`` gives seconds of the clock that stamped ``Request.arrival``.
+    and updates come in the same order. With ``async_scheduling`` it is two, each sampling gives one token or an error,
+    and the second goes on from what the first samples. ``clock`` gives seconds of the clock that stamped
+    ``Request.arrival``.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Scheduler:
 
         Decodes come first, then unfinished prompts, then waiting requests, each in order of rank.
         """
+        assert len(self._flights) < 2 or not self.config.async_scheduling
         self._steps += 1
         preemptions = self._preemptions
         work: list[Work] = []
@@ -157,19 +160,26 @@ class Scheduler:
                 break
             submit(seq, self._chunk(seq.pending, left))
 
-        self._step_tokens = self.config.max_num_batched_tokens - left
         if not work:
+            self._step_tokens = 0
             return None
         batch = Batch(work, new, self._released)
         self._released = []
         self._flights.append(_Flight(batch, lives))
         return batch
 
+    def awaited(self, batch: Batch) -> set[str]:
+        """Requests whose results ``update`` would take in, of the oldest submitted batch."""
+        flight = self._flights[0]
+        assert flight.batch is batch
+        return {seq.id for seq, life in flight.lives if seq.life == life}
+
     def update(self, batch: Batch, sampled: list[Sampled]) -> list[Output]:
         """Take in the result of the oldest submitted batch. Results of requests that have ended or been preempted
         since are ignored. A result with an error ends its request, and nobody is given what it left in the cache."""
         flight = self._flights.popleft()
         assert flight.batch is batch, "batches are updated in the order in which they were scheduled"
+        self._step_tokens = batch.tokens
         results = {result.request_id: result for result in sampled}
         now = self._clock()
         outputs = []
@@ -201,15 +211,12 @@ class Scheduler:
         return min(pending, left)
 
     def _cut(self, seq: Sequence, count: int) -> Work:
-        start, end = seq.scheduled, seq.scheduled + count
+        start, end, known = seq.scheduled, seq.scheduled + count, len(seq.tokens)
+        tokens = seq.tokens[start:end] + [COMING] * (end - known)
+        sample = end == known + seq.coming and seq.max_tokens > 0
         seq.scheduled, seq.last_step = end, self._steps
-        return Work(
-            seq.id,
-            seq.tokens[start:end],
-            start,
-            seq.table.blocks,
-            sample=end == len(seq.tokens) and seq.max_tokens > 0,
-        )
+        seq.coming += sample and self.config.async_scheduling
+        return Work(seq.id, tokens, start, seq.table.blocks, sample)
 
     def _admit(self, seq: Sequence, left: int) -> bool:
         """Move a waiting request to the running ones with blocks for all its tokens, if there is room.
@@ -289,6 +296,7 @@ class Scheduler:
         if result.error is not None:
             self._end(seq)
             return seq.output([], FinishReason.ERROR, error=result.error)
+        seq.coming -= work.sample and self.config.async_scheduling
         before, end = len(seq.tokens), work.start + len(work.tokens)
         kept, reason = seq.accept(result.tokens, self.config.max_model_len, result.ended) if work.sample else (0, None)
         tokens = seq.tokens[before:]

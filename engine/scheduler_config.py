@@ -15,6 +15,7 @@ class SchedulerConfig:
     """``max_num_seqs``: requests per step. ``max_num_batched_tokens``: tokens per step. ``max_model_len``: tokens of
     prompt and output together. ``policy``: ``fcfs``, or ``priority`` (lower first, ties by arrival).
     ``long_prefill_token_threshold``: longest chunk of a prompt while other requests exist; 0 means no such limit.
+    ``async_scheduling``: a step is made while the one before runs, so that its tokens may still be ``COMING``.
 
     Raises ``UserError`` for values that contradict each other.
     """
@@ -25,6 +26,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     policy: str = "fcfs"
     long_prefill_token_threshold: int = 0
+    async_scheduling: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -24,7 +24,8 @@ class Status(StrEnum):
 @dataclass(slots=True, eq=False)
 class Sequence:
     """``tokens``: prompt and generated ids. ``computed`` of them are in the KV cache; ``scheduled`` of them will be
-    once every submitted batch has run, so ``computed <= scheduled <= len(tokens)``.
+    once every submitted batch has run. ``coming``: tokens that submitted batches will have sampled, where the scheduler
+    goes ahead of them, so ``computed <= scheduled <= len(tokens) + coming``.
 
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
@@ -40,6 +41,7 @@ class Sequence:
     status: Status = Status.WAITING
     computed: int = 0
     scheduled: int = 0
+    coming: int = 0
     goal: int = 0
     life: int = 0
     last_step: int = 0
@@ -67,8 +69,9 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Known tokens that no submitted batch computes yet."""
-        return len(self.tokens) - self.scheduled
+        """Tokens, known or coming, that no submitted batch computes yet. The last of an answer is never computed."""
+        ahead = self.coming if len(self.tokens) + self.coming < self.most_tokens else 0
+        return len(self.tokens) + ahead - self.scheduled
 
     @property
     def decoding(self) -> bool:
@@ -137,7 +140,7 @@ class Sequence:
     def restart(self) -> None:
         """Forget all computation; the tokens stay."""
         self.status = Status.PREEMPTED
-        self.computed = self.scheduled = self.goal = 0
+        self.computed = self.scheduled = self.goal = self.coming = 0
         self.life += 1
         self.preemptions += 1
         self.known_to_runner = False

@@ -66,7 +66,7 @@ class Worker:
 
     def close(self) -> None:
         try:
-            self.runner.executor.close()
+            self.runner.close()
         finally:
             self.runtime.close()
 
@@ -128,6 +128,7 @@ def _serve(
     from engine.compile.start import bound_ranges, make_compiler
     from engine.graphs.executor import Executor
     from engine.graphs.start import capture, planned_keys
+    from engine.lane import Beside, Here
     from engine.runner import Runner
 
     rows, extra = plugin.kernels(), tuple(row for row in plugin.fusions() if isinstance(row, FusionRule))
@@ -183,7 +184,8 @@ def _serve(
             bundle.check()
         stack.pop_all()
     sampling = {row.op: load_target(row.target) for row in plan.kernels if row.op in SAMPLING and row.target}
-    runner = Runner(executor, checkpoint.config.vocab_size, runtime, sampling)
+    lane = Beside() if plan["scheduler.async_scheduling"] else Here()
+    runner = Runner(executor, checkpoint.config.vocab_size, runtime, sampling, lane)
     built, loaded = (compiler.built, compiler.loaded) if compiler is not None else (0, 0)
     table = learner.table() + (bundle.rows() if bundle is not None else [])
     table += _rows(compiler, executor, planned, plan["cache.kv_cache_memory_bytes"] is not None)

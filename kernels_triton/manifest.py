@@ -162,6 +162,7 @@ ROWS: tuple[Kernel, ...] = (
     _row("gelu_and_mul", "activation", _types(0), known_gate),
     _row("gelu_and_mul_quantize_static", "activation", _types(0), _storage, known_gate),
     _row("gelu_and_mul_quantize_dynamic", "activation", _types(0), _storage, known_gate),
+    _row("mask", "mask", _float32),
     _row("penalize", "sampling", _float32),
     _row("draw", "sampling", _float32),
     _row("packed_linear", "packed", _types(0), _packed),

@@ -12,6 +12,8 @@ from engine.plan_values import digest
 from engine.program import Call, Program
 
 Kind = Literal["piece", "between", "tail"]
+IDS = "ids"
+"""The program input of token ids."""
 ROWS = "rows"
 """Symbol of the logit rows of a step, and the input that names them: a count of its own, which is never padded."""
 

@@ -137,6 +137,8 @@ FIELDS: tuple[Field, ...] = (
           ("--enable-chunked-prefill",), True),
     Field("scheduler.long_prefill_token_threshold", k.LIMIT, SCHEDULE, "longest piece of a prompt in one step; 0: no "
           "limit", ("--long-prefill-token-threshold",), 0),
+    Field("scheduler.async_scheduling", k.SWITCH, SCHEDULE, "make a step while the one before runs",
+          ("--async-scheduling",), unset="the platform decides"),
     Field("scheduler.policy", k.POLICY, SCHEDULE, "fcfs or priority", ("--scheduling-policy",), "fcfs"),
     Field("parallel.tensor_parallel_size", k.COUNT, PARALLEL, "devices that share each layer",
           ("--tensor-parallel-size", "-tp"), 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -119,9 +119,13 @@ class Grammars:
                 self._hold_ends(masks[row])
         return masks
 
-    def accept(self, sampled: Iterable[Sampled]) -> list[Sampled]:
-        """Go on by what was sampled; say of each answer whether it is complete, or why it cannot go on."""
-        return [self._accept(result) if result.request_id in self._live else result for result in sampled]
+    def accept(self, sampled: Iterable[Sampled], going: Collection[str]) -> list[Sampled]:
+        """Go on by what was sampled for requests that are ``going`` on from there; say of each answer whether it is
+        complete, or why it cannot go on."""
+        return [
+            self._accept(result) if result.request_id in self._live and result.request_id in going else result
+            for result in sampled
+        ]
 
     def forget(self, ids: Iterable[str]) -> None:
         """These requests have ended; unknown ids are fine."""

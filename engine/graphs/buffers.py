@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from engine.compile.cut import ROWS, Segment
+from engine.compile.cut import IDS, ROWS, Segment
 from engine.graphs.dispatch import Key
 from engine.memory import ITEM
 from engine.program import Dim, Program, Value
@@ -94,6 +94,10 @@ class Buffers:
     def inputs(self, key: Key) -> dict[str, Any]:
         """The program's inputs as a graph of ``key`` sees them; of a piece, those with a row per token only."""
         return {name: view for name, view in self._of(key).device.items() if name != ROWS}
+
+    def ids(self, key: Key, tokens: int) -> Any:
+        """Of a step of so many tokens."""
+        return self._of(key).device[IDS][:tokens]
 
     def written(self, key: Key) -> dict[str, Any]:
         """What ``inputs`` hold, on the host; good until the next step."""

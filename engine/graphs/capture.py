@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from engine.compile.cut import ROWS, Segment
+from engine.compile.cut import IDS, ROWS, Segment
 from engine.graphs.buffers import TAIL_ROWS, Buffers
 from engine.graphs.dispatch import Key
-from engine.graphs.executor import HIDDEN, Executor
+from engine.graphs.executor import HIDDEN, Executor, Late
 from engine.graphs.tails import Tails, captured
 from engine.graphs.works import Works
 from engine.work import Work
@@ -94,18 +94,21 @@ class Graphs:
         """As measured by the backend, and of the buffers."""
         return sum(graph.nbytes for graph in self._graphs) + (self._buffers.nbytes if self._buffers is not None else 0)
 
-    def run(self, key: Key, arrays: Mapping[str, Any]) -> Any:
+    def run(self, key: Key, arrays: Mapping[str, Any], late: Late | None, begun: Callable[[], None]) -> Any:
         """Do a step. ``arrays``: its inputs, of its own sizes; returns its logits, good until the next one."""
         assert self._buffers is not None, "a graph was picked, so there are buffers"
         step = self._steps[key]
         self._buffers.fill(arrays, key)
+        if late is not None:
+            late.put(self._buffers.ids(key, len(arrays[IDS])))
         if step.prepared:
             self._executor.prepare(key, {**arrays, **self._buffers.written(key)})
         # What comes after a replay finds nothing in the processor's caches, so little is left to do there.
         tails, rows = self._tails[step.number], len(arrays[ROWS])
         tail, logits = tails.graphs.get(rows, (None, None))
         read = step.hidden | {ROWS: self._buffers.rows(rows)} if tail is None else {}
-        own = self._executor.moved({name: arrays[name] for name in step.free})
+        own = self._executor.moved({name: arrays[name] for name in step.free}, late)
+        begun()
         for part in step.parts:
             if isinstance(part, Work):
                 part.run({name: own[name] for name in part.free})

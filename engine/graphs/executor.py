@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.compile.cut import Segment
+from engine.compile.cut import IDS, Segment
 from engine.graphs.dispatch import Dispatcher, Key, Shape
 from engine.graphs.preparing import Preparing
 from engine.program import Program
@@ -17,6 +17,17 @@ from platforms.contract import Runtime
 
 HIDDEN = "hidden"
 """The output of a program that vectors are made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Token ids of a step that are on the device alone: where among its ``ids``, and which, [n] int64 each."""
+
+    places: Any
+    tokens: Any
+
+    def put(self, ids: Any) -> None:
+        ids.index_copy_(0, self.places, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +81,15 @@ class Executor:
         """Replay from now on. ``graphs``: what ``engine.graphs.capture.Graphs`` made."""
         self._dispatcher, self.graphs = dispatcher, graphs
 
-    def run(self, arrays: Mapping[str, Any], shape: Shape) -> Any:
-        """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``."""
+    def run(
+        self,
+        arrays: Mapping[str, Any],
+        shape: Shape,
+        late: Late | None = None,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Logits [rows, vocabulary] of a step, good until the next one. ``arrays``: see ``engine.step_inputs``;
+        ``begun`` is called when the inputs are in place and the device begins."""
         self._latest = None  # what the step before left makes room
         key = self._dispatcher.pick(shape)
         self.steps[key.kind] += 1
@@ -79,12 +97,14 @@ class Executor:
         if key.kind == "NONE":
             self.prepare(key, arrays)
             number = self.range_of(key.tokens)
-            found = self._step(number).run(self.moved(arrays))
+            given = self.moved(arrays, late)
+            begun()
+            found = self._step(number).run(given)
             outputs = self.ranges[number].program.outputs
             self._latest = key, found.get(outputs.get(HIDDEN, ""))
             return found[outputs["logits"]]
         self._latest = key, None
-        return self.graphs.run(key, arrays)
+        return self.graphs.run(key, arrays, late, begun)
 
     @property
     def hidden(self) -> Any:
@@ -101,12 +121,15 @@ class Executor:
             self._preparing[number] = Preparing(self.ranges[number].prepared, self.ranges[number].program)
         self._preparing[number](key, arrays, self.constants)
 
-    def moved(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    def moved(self, arrays: Mapping[str, Any], late: Late | None) -> dict[str, Any]:
         """Tensors on the device."""
         import torch
 
         device = self.runtime.device
-        return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+        found = {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+        if late is not None and IDS in found:
+            late.put(found[IDS])
+        return found
 
     def close(self) -> None:
         """Give back what graphs hold."""

@@ -11,7 +11,7 @@ from engine.ops.norm import add, pad, rms_norm
 from engine.ops.packed import packed_linear
 from engine.ops.quant import quantize_dynamic, quantize_static, scaled_linear
 from engine.ops.rotary import rotary, rotary_table
-from engine.ops.sampling import argmax, draw, penalize
+from engine.ops.sampling import argmax, draw, mask, penalize
 from engine.ops.spec import Case, Op, Spec
 
 OPS: dict[str, Op] = {
@@ -29,6 +29,7 @@ OPS: dict[str, Op] = {
         gelu_and_mul,
         kv_write,
         linear,
+        mask,
         pad,
         quantize_dynamic,
         quantize_static,

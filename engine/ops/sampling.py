@@ -58,6 +58,29 @@ def argmax(logits: Any) -> Any:
     return tokens, logits.gather(1, tokens[:, None]).squeeze(1)
 
 
+def _mask_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
+    """Words with every bit, with none and with some; the last may have bits for tokens that there are not."""
+    import torch
+
+    n, words = case.sizes["tokens"], -(-case.sizes["vocab"] // 32)
+    allowed = torch.randint(-(2**31), 2**31, (n, words), generator=rng)
+    kind = torch.randint(0, 3, (n, words), generator=rng)
+    allowed = torch.where(kind == 0, -1, torch.where(kind == 1, 0, allowed)).to(torch.int32)
+    allowed[:, 0] |= 1
+    return _logits(case, rng), allowed
+
+
+@op(shapes=lambda specs, attributes: (specs[0],), inputs=_mask_inputs, cases=_SIZES, tolerance=EXACT, mutates=(0,))
+def mask(logits: Any, allowed: Any) -> Any:
+    """Logits of what is allowed, in place. logits: [rows, vocab] float32; allowed: [rows, words] int32, bit ``t % 32``
+    of word ``t // 32`` for token ``t``: those without it get -inf."""
+    import torch
+
+    places = torch.arange(32, dtype=torch.int32, device=allowed.device)
+    bits = (allowed[:, :, None] >> places & 1).flatten(1)[:, : logits.shape[1]]
+    return logits.masked_fill_(bits == 0, -torch.inf)
+
+
 _SUM = {"float64": (1e-12, 1e-12), **dict.fromkeys(("float32", "float16", "bfloat16"), (1e-6, 2e-3))}
 """Of logits up to 2e4 in float32, whose unit in the last place is 2e-3, whatever the model's dtype."""
 
@@ -99,9 +122,9 @@ def _draw_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
     tolerance=EXACT,
 )
 def draw(logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, keys: Any) -> Any:
-    """One token per row. logits: [rows, vocab] float32 without NaN, of finite maximum; temperature: [rows] float32,
-    above 0; top_k: [rows] int64, 0 for no limit; top_p: [rows] float64 in (0, 1]; min_p: [rows] float32 in [0, 1];
-    keys: [rows] int64 that name the draws → [rows] int64.
+    """One token per row. logits: [rows, vocab] float32; temperature: [rows] float32, above 0; top_k: [rows] int64, 0
+    for no limit; top_p: [rows] float64 in (0, 1]; min_p: [rows] float32 in [0, 1]; keys: [rows] int64 that name the
+    draws → [rows] int64. Where a row holds NaN or its maximum is infinite, a kernel gives any id of the vocabulary.
 
     In the order of falling logits, ties by lower id, a row keeps its first ``top_k`` tokens, of these the first whose
     predecessors' probabilities sum to less than ``top_p`` of theirs, and of these those with at least ``min_p`` of the

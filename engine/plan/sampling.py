@@ -8,7 +8,7 @@ from engine.plan_values import KernelChoice
 from engine.program import Call
 
 _ROWS = ("rows",)
-OPS = ("argmax", "penalize", "draw")
+OPS = ("argmax", "mask", "penalize", "draw")
 
 
 def choose_sampling(chooser: Chooser, vocab: int) -> tuple[KernelChoice, ...]:
@@ -24,6 +24,7 @@ def sampling_calls(vocab: int) -> tuple[tuple[Call, tuple[Spec, ...]], ...]:
     whole, share = Spec("int64", _ROWS), Spec("float64", _ROWS)
     inputs = {
         "argmax": (logits,),
+        "mask": (logits, Spec("int32", ("rows", -(-vocab // 32)))),
         "penalize": (logits, *tables, whole, one, one, one),
         "draw": (logits, one, whole, share, one, whole),
     }

@@ -84,6 +84,7 @@ def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
     ledger.limit("scheduler.max_model_len", model.max_position, bound)
     limit = ledger.decisions["scheduler.max_model_len"].value
     chunked = ledger.decide("scheduler.enable_chunked_prefill")
+    ledger.decide("scheduler.async_scheduling", True, "default", "the device computes while the host works")
     ledger.decide("scheduler.policy")
     ledger.decide("scheduler.long_prefill_token_threshold")
     tokens = ledger.decide("scheduler.max_num_batched_tokens", DEFAULT_TOKENS)

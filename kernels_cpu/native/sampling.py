@@ -25,6 +25,13 @@ def argmax(logits: Any) -> tuple[Any, Any]:
 
 
 @native
+def mask(logits: Any, allowed: Any) -> Any:
+    """As the op, for float32."""
+    call("engine_mask", (rows(logits), rows(allowed)), (*logits.shape, logits.stride(0), allowed.stride(0)))
+    return logits
+
+
+@native
 def penalize(logits: Any, seen: Any, counts: Any, slots: Any, repetition: Any, frequency: Any, presence: Any) -> Any:
     """As the op, for float32 and tables without gaps."""
     out = empty(logits.shape, logits.dtype)

@@ -42,6 +42,7 @@ ROWS: tuple[Kernel, ...] = (
     native("quantize_static", "native", "quant:quantize_static", accepts=_INT8),
     native("quantize_dynamic", "native", "quant:quantize_dynamic", accepts=any_of(_INT8, _INT16)),
     native("argmax", "native", "sampling:argmax", accepts=SINGLE),
+    native("mask", "native", "sampling:mask", accepts=SINGLE),
     native("penalize", "native", "sampling:penalize", accepts=SINGLE),
     native("draw", "native", "sampling:draw", accepts=_sampled),
     native("select_rows", "native", "select:select_rows"),

@@ -171,6 +171,7 @@ int64_t draw(const float* x, int64_t vocab, const Wanted& wanted, char* scratch)
   uint64_t* order = reinterpret_cast<uint64_t*>(scratch);
   float* weights = reinterpret_cast<float*>(order + vocab);
   const float peak = peak_of(x, vocab);
+  if (!(std::fabs(peak) < INFINITY)) return 0;
   const vf far = broadcast(-87.0f);
   int64_t i = 0;
   for (; i + LANES <= vocab; i += LANES)
@@ -215,6 +216,35 @@ ENGINE_KERNEL(engine_argmax) {
       const int64_t at = first + place_of(peaks[piece], x + first, std::min(PIECE, width - first));
       call.at<int64_t>(2)[i] = at;
       call.at<float>(3)[i] = x[at];
+    }
+}
+
+// logits [rows, vocab], allowed [rows, words] int32 of 32 tokens each -> the logits, -INFINITY where a bit is 0; size:
+// rows, vocab, row strides of both.
+ENGINE_KERNEL(engine_mask) {
+  static_assert(PIECE % 32 == 0 && 32 % LANES == 0);
+  const int64_t rows = call.size[0], vocab = call.size[1], pieces = (vocab + PIECE - 1) / PIECE;
+  const vf none = broadcast(-INFINITY);
+  vi bit;
+  for (int j = 0; j < LANES; ++j) bit[j] = int32_t(1u << j);
+  int64_t begin, end;
+  while (member.next(rows * pieces, grain_of(rows * pieces, member, 4), begin, end))
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / pieces, first = i % pieces * PIECE, last = std::min(first + PIECE, vocab);
+      float* x = call.at<float>(0) + row * call.size[2];
+      const int32_t* allowed = call.at<int32_t>(1) + row * call.size[3];
+      for (int64_t at = first; at < last; at += 32) {
+        const uint32_t word = uint32_t(allowed[at / 32]);
+        if (word == ~0u) continue;
+        if (at + 32 <= last)
+          for (int j = 0; j < 32; j += LANES) {
+            const vi here = (vi{} + int32_t(word >> j)) & bit;
+            store(x + at + j, here != 0 ? load(x + at + j) : none);
+          }
+        else
+          for (int64_t j = at; j < last; ++j)
+            if ((word >> (j - at) & 1) == 0) x[j] = -INFINITY;
+      }
     }
 }
 

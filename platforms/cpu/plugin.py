@@ -71,6 +71,9 @@ class CpuPlugin(PlatformPlugin):
             Setting("scheduler.max_num_batched_tokens", 4096 if offline else 2048, f"a host processor, {use}"),
             Setting("scheduler.max_num_seqs", 256 if offline else 128, f"a host processor, {use}"),
         ]
+        if not profile.limits.get("spare_cores"):
+            reason = "the kernels compute on every core: what the host did beside them would hold them up"
+            settings.append(Setting("scheduler.async_scheduling", False, reason))
         if KERNELS in profile.features:
             reason = "of activations: compiled kernels compute in float32; weights are kept as they are stored"
             settings.append(Setting("model.dtype", "float32", reason))

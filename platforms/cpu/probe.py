@@ -39,7 +39,12 @@ def probe(machine: Machine) -> Probe:
     threads, problems = find_threads(machine, topology)
     why_threads = ", ".join(threads.reasons)
     memory = read_memory(machine)
-    limits = {"threads": threads.count, "physical_cores": topology.cores or 1, "numa_nodes": len(threads.nodes)}
+    limits = {
+        "threads": threads.count,
+        **({"spare_cores": threads.spare} if threads.spare else {}),
+        "physical_cores": topology.cores or 1,
+        "numa_nodes": len(threads.nodes),
+    }
     caches = cache_bytes(machine, min(cpus, default=0))
     compiler, why_kernels = find_compiler(machine)
     generator, why_generator = find_generator(machine)
@@ -53,6 +58,7 @@ def probe(machine: Machine) -> Probe:
         "family": "the system's name of the instruction set",
         "features": source,
         "limits.threads": why_threads,
+        **({"limits.spare_cores": "cores without a thread"} if threads.spare else {}),
         "limits.physical_cores": "/sys/devices/system/cpu; a CPU of which it says nothing is a core",
         "limits.numa_nodes": "/sys/devices/system/node; a CPU of which it says nothing is on node 0",
         **{f"limits.{name}": "/sys/devices/system/cpu" for name in caches},

@@ -39,6 +39,7 @@ _LEVELS = {
 }
 _WHERE = {
     "threads": f"cores, less one where there are {MANY} or more",
+    "spare_cores": f"one where there are {MANY} or more",
     "physical_cores": "cores",
     "l1_bytes": "L1 data cache of a core",
     "l2_bytes": "L2 cache of a core",
@@ -49,6 +50,7 @@ _WHERE = {
 def _target(family: str, product: str, flags: str, cores: int, l1: int, l2: int, l3: int, source: str) -> DeviceProfile:
     given = frozenset(flags.split())
     limits = {"threads": cores - (cores >= MANY), "physical_cores": cores, "numa_nodes": 1}
+    limits |= {"l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, **({"spare_cores": 1} if cores >= MANY else {})}
     features = features_of(given) | {"mem.shared_with_host", "tool.cxx", KERNELS, GENERATED, *REPLAYED}
     return DeviceProfile(
         platform="cpu",
@@ -58,7 +60,7 @@ def _target(family: str, product: str, flags: str, cores: int, l1: int, l2: int,
         memory_bytes=64 << 30,
         origin="described",
         features=features,
-        limits=limits | {"l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3},
+        limits=limits,
         libraries=LIBRARIES,
         evidence={
             "product": source,
@@ -72,7 +74,7 @@ def _target(family: str, product: str, flags: str, cores: int, l1: int, l2: int,
             **{f"features.{name}": why for name, why in REPLAYED.items()},
             f"features.{GENERATED}": "torch.compile, with the C++ compiler that is assumed installed",
             "limits": source,
-            **{f"limits.{name}": f"{source}: {what}" for name, what in _WHERE.items()},
+            **{f"limits.{name}": f"{source}: {what}" for name, what in _WHERE.items() if name in limits},
             "limits.numa_nodes": "assumed: one socket as one node",
             "memory_bytes": "assumed: 64 GiB",
             "libraries": "assumed installed: the version this project is tested with",

@@ -20,12 +20,14 @@ those processes gain: they work between steps, and of two cores one is half the 
 @dataclass(frozen=True, slots=True)
 class Threads:
     """``cpus``: one for each of ``count`` threads, or ``None`` where nothing is bound and the system places them.
-    ``nodes``: where the worker's memory belongs, ascending. ``reasons``: how this came about, in order."""
+    ``nodes``: where the worker's memory belongs, ascending. ``reasons``: how this came about, in order. ``spare``:
+    cores that may be used and compute nothing."""
 
     cpus: tuple[int, ...] | None
     count: int
     nodes: tuple[int, ...]
     reasons: tuple[str, ...]
+    spare: int = 0
 
 
 def read_threads(machine: Machine, rank: int = 0, ranks: int = 1) -> Threads:
@@ -60,11 +62,11 @@ def threads_for(machine: Machine, topology: Topology, variables: Variables, rank
     count = budget - _reserve(variables, budget, rank, ranks, reasons)
     if quota is not None and quota < len(cores):
         reasons.append("not bound: a quota names no CPUs, and others under one would choose the same")
-        return Threads(None, count, nodes, tuple(reasons))
+        return Threads(None, count, nodes, tuple(reasons), budget - count)
     if not cores:
         return Threads(None, 1, nodes, (*reasons, "not bound: the CPUs are unknown"))
     chosen = tuple(cpu.index for cpu in cores[:count])
-    return Threads(chosen, count, nodes, (*reasons, f"bound to CPUs {written(chosen)}"))
+    return Threads(chosen, count, nodes, (*reasons, f"bound to CPUs {written(chosen)}"), budget - count)
 
 
 def usable_cpus(machine: Machine) -> tuple[frozenset[int], str]:
@@ -134,7 +136,8 @@ def _listed(
         chosen = chosen[:quota]
         reasons.append(f"of these {written(chosen)}, since more threads would spend the quota and then stand still")
     nodes = tuple(sorted({known[cpu].node for cpu in chosen}))
-    return Threads(chosen, len(chosen), nodes, tuple(reasons))
+    left = topology.cores if quota is None else min(topology.cores, quota)
+    return Threads(chosen, len(chosen), nodes, tuple(reasons), max(0, left - len(chosen)) if ranks == 1 else 0)
 
 
 def _visible(topology: Topology, variables: Variables, reasons: list[str]) -> Topology:

@@ -13,7 +13,7 @@ from kernels_cpu.native import sampling
 from platforms.cpu.compilers import KERNELS
 from platforms.cpu.plugin import CpuPlugin
 
-NATIVE = {"argmax": sampling.argmax, "penalize": sampling.penalize, "draw": sampling.draw}
+NATIVE = {"argmax": sampling.argmax, "mask": sampling.mask, "penalize": sampling.penalize, "draw": sampling.draw}
 WIDTHS = [1, 5, 63, 64, 4095, 4097, 49152]
 
 
@@ -60,6 +60,20 @@ def test_rows_that_lie_apart_and_no_rows_at_all():
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_masks_are_the_references_bit_for_bit_and_touch_nothing_else(width):
+    rng = torch.Generator().manual_seed(width)
+    allowed = torch.randint(-(2**31), 2**31, (3, -(-width // 32) + 1), generator=rng).to(torch.int32)
+    allowed[:, ::3], allowed[:, 1::3] = -1, 0
+    given = noise(3, width + 16)
+    given[1, 9] = torch.nan
+    wanted, whole = given[:, 8 : 8 + width].clone(), given.clone()
+    found = sampling.mask(given[:, 8 : 8 + width], allowed[:, :-1])
+    assert found.data_ptr() == given[:, 8:].data_ptr()
+    assert same_bits(found, OPS["mask"].reference(wanted, allowed[:, :-1]))
+    assert same_bits(given[:, :8], whole[:, :8]) and same_bits(given[:, 8 + width :], whole[:, 8 + width :])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_penalties_are_the_references_bit_for_bit(width):
     rng = torch.Generator().manual_seed(width)
     counts = torch.randint(-2, 4, (6, width), generator=rng).clamp(min=0).to(torch.int32)
@@ -101,6 +115,17 @@ def test_draws_are_the_references(kind, width, scale):
     assert (sampling.draw(*given) != OPS["draw"].reference(*given)).sum() <= 1
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_without_a_finite_peak_draws_some_token_and_leaves_the_others(kind, value):
+    x, (top_k, top_p, min_p) = noise(3, 5000), KINDS[kind]
+    columns = torch.ones(3), torch.full((3,), top_k), torch.full((3,), top_p).double(), torch.full((3,), min_p)
+    wanted = sampling.draw(x, *columns, torch.arange(3))
+    x[1, 17 if value > 0 or value != value else slice(None)] = value
+    found = sampling.draw(x, *columns, torch.arange(3))
+    assert found[::2].tolist() == wanted[::2].tolist() and 0 <= found[1] < 5000
+
+
 def test_a_draw_is_the_same_in_any_team_and_beside_anybody(runtime):
     x, ones = noise(6, 5000), torch.ones(6)
     given = x, ones, torch.tensor([0, 0, 9, 9, 0, 500]), torch.tensor([1, 0.9] * 3).double(), ones * 0, torch.arange(6)
@@ -132,8 +157,8 @@ def test_the_sampler_with_kernels_is_the_sampler_without():
             names = [str(at) for at in some]
             for at, name in zip(some, names, strict=True):
                 sampler.add(Request(name, [1, 2, 3], params[at], arrival=0.0), [5])
-            tokens, reports, errors = sampler.sample(x[some], names)
+            tokens, reports, errors = sampler.sample(x[some], names).wait()
             good = [at for at, error in enumerate(errors) if error is None]
-            found.append((tokens[good].tolist(), reports, errors))
+            found.append(([tokens[at] for at in good], reports, errors))
     assert found[:3] == found[3:]
     assert found[1][2] == [None, "the logits hold NaN or infinity"]

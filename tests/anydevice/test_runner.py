@@ -82,16 +82,16 @@ def test_what_a_broken_request_left_in_the_cache_reaches_nobody(core: EngineCore
     def both(at: int) -> list[int]:
         tables = [at], [5, 6, 7]
         steps = [Batch([work(short, tables[0]), work(long, tables[1])], [(short, []), (long, [])])]
-        first = [result.tokens[0] for result in runner.sample(runner.submit(steps[0]))]
+        first = [result.tokens[0] for result in runner.sample(runner.submit(steps[0])).wait()]
         step = Batch([work(short, tables[0], first[0]), work(long, tables[1], first[1])])
-        results = runner.sample(runner.submit(step))
+        results = runner.sample(runner.submit(step)).wait()
         runner.submit(Batch([], [], ["short", "long"]))
         assert [result.error for result in results] == [None, None]
         return first + [result.tokens[0] for result in results]
 
     truth = both(8)
     bad = request("bad", [POISON] * SIZE)
-    results = runner.sample(runner.submit(Batch([work(bad, [0])], [(bad, [])])))
+    results = runner.sample(runner.submit(Batch([work(bad, [0])], [(bad, [])]))).wait()
     assert results[0].error == "the logits hold NaN or infinity"
     assert both(0 if reused else 1) == truth
 
@@ -115,14 +115,14 @@ def test_two_steps_in_flight_with_an_end_and_a_new_beginning_of_the_same_id(core
     x, y, z = (request(name, prompt(at, 5), **settings) for at, name in enumerate("xyx"))
     alone = []
     for each in (x, y, z):
-        alone += runner.sample(runner.submit(Batch([work(each.id, each.prompt, 0, 1)], [(each, [])])))
+        alone += runner.sample(runner.submit(Batch([work(each.id, each.prompt, 0, 1)], [(each, [])]))).wait()
         runner.submit(Batch([], [], [each.id]))
     assert not runner._requests and not runner._sampler._states and not runner._unsampled
 
     first = runner.submit(Batch([work("x", x.prompt, 0, 1), work("y", y.prompt, 0, 2)], [(x, []), (y, [])]))
     second = runner.submit(Batch([work("x", z.prompt, 0, 3)], [(z, [])], ["x", "y"]))
-    assert runner.sample(first) == alone[:2]
-    assert runner.sample(second) == alone[2:]
+    assert runner.sample(first).wait() == alone[:2]
+    assert runner.sample(second).wait() == alone[2:]
     assert runner._sampler._states["x"].step == 1 and list(runner._sampler._states) == ["x"]
     runner.submit(Batch([], [], ["x"]))
     assert not runner._sampler._states
@@ -132,6 +132,6 @@ def test_a_step_sampled_twice_or_out_of_turn_is_refused(core: EngineCore) -> Non
     runner = core._worker.runner
     each = request("x", [4, 5])
     handle = runner.submit(Batch([Work("x", [4, 5], 0, ([0],), True)], [(each, [])]))
-    runner.sample(handle)
+    runner.sample(handle).wait()
     with pytest.raises(AssertionError, match="sampled once"):
-        runner.sample(handle)
+        runner.sample(handle).wait()

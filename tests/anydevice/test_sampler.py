@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -36,8 +37,15 @@ def run(rows: list[torch.Tensor], *requests: Request) -> list[list[int]]:
     sampler = Sampler(rows[0].shape[1], DEVICE)
     for each in requests:
         sampler.add(each, [])
-    steps = [sampler.sample(row, [each.id for each in requests])[0].tolist() for row in rows]
+    steps = [sampler.sample(row, [each.id for each in requests]).tokens.tolist() for row in rows]
     return [list(tokens) for tokens in zip(*steps, strict=True)]
+
+
+def packed(allowed: list[list[bool]] | torch.Tensor) -> torch.Tensor:
+    """[n, words] int32 for [n, vocab] bool."""
+    bits = torch.nn.functional.pad(torch.as_tensor(allowed).cpu(), (0, 64)).numpy()
+    bits = bits[:, : (bits.shape[1] - 64 + 31) // 32 * 32]
+    return torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little").view("int32")).to(DEVICE)
 
 
 def one(logits: list[float], steps: int = 1, **kwargs) -> list[int]:
@@ -52,8 +60,8 @@ def test_H_SMP_01_tiny_temperature_is_greedy(dtype: torch.dtype, temperature: fl
     sampler = Sampler(1000, DEVICE)
     for each in names:
         sampler.add(each, [])
-    tokens, logprobs, _ = sampler.sample(logits, [each.id for each in names])
-    assert tokens.tolist() == logits.argmax(-1).tolist()
+    tokens, logprobs, _ = sampler.sample(logits, [each.id for each in names]).wait()
+    assert tokens == logits.argmax(-1).tolist()
     for row, entries in enumerate(logprobs):
         assert entries is not None and entries[0].token == tokens[row]
         assert all(math.isfinite(value) for _, value in entries[0].top)
@@ -93,7 +101,7 @@ def test_H_SMP_04_through_the_sampler() -> None:
             sampler.add(request(prompt=[3, 3], temperature=0, **penalties), [1, 1])
             logits = torch.full((1, 5), -9.0, device=DEVICE)
             logits[0, token], logits[0, 4] = 1.0, value + margin
-            assert sampler.sample(logits, ["a"])[0].tolist() == [token if wins else 4]
+            assert sampler.sample(logits, ["a"]).tokens.tolist() == [token if wins else 4]
 
 
 def test_repetition_multiplies_negative_logits_and_counts_outputs() -> None:
@@ -136,7 +144,7 @@ def test_penalty_slots_grow_and_are_clean_when_used_again() -> None:
         for name, winner in zip(names, winners, strict=True):
             told = [token for token in range(50) if token != winner]
             sampler.add(request(name, prompt=told, temperature=0, repetition_penalty=9, presence_penalty=2), told)
-        assert sampler.sample(logits, names)[0].tolist() == winners
+        assert sampler.sample(logits, names).tokens.tolist() == winners
         for name in names[::2]:
             sampler.forget(name)
     sampler.forget("never added")
@@ -156,7 +164,7 @@ def test_min_tokens_holds_stop_ids_back_also_after_preemption() -> None:
     sampler = Sampler(3, DEVICE)
     logits = torch.tensor([[1.0, 3.0, 2.0]], device=DEVICE)
     sampler.add(request(temperature=0, stop_ids={1}, min_tokens=3), [2, 2])
-    assert [sampler.sample(logits, ["a"])[0].item() for _ in range(2)] == [2, 1]
+    assert [sampler.sample(logits, ["a"]).tokens.item() for _ in range(2)] == [2, 1]
 
 
 def test_masks_bind_every_way_of_choosing_and_beat_min_tokens() -> None:
@@ -174,7 +182,7 @@ def test_masks_bind_every_way_of_choosing_and_beat_min_tokens() -> None:
     for each in requests:
         sampler.add(each, [])
     for seed in range(20):
-        tokens = sampler.sample(noise(5, 200, seed), [each.id for each in requests], allowed)[0].tolist()
+        tokens = sampler.sample(noise(5, 200, seed), [each.id for each in requests], packed(allowed)).tokens.tolist()
         assert set(tokens[:4]) <= {10, 11, 12} and tokens[4] == 4
 
 
@@ -188,15 +196,13 @@ def test_broken_logits_are_their_own_requests_trouble(params: dict, value: float
     logits = noise(2, 300)
     broken = logits.clone()
     broken[1, 5] = value
-    tokens, logprobs, errors = sampler.sample(broken, ["good", "bad"])
-    alone, alone_logprobs, none = untouched.sample(logits[:1], ["good"])
+    tokens, logprobs, errors = sampler.sample(broken, ["good", "bad"]).wait()
+    alone, alone_logprobs, none = untouched.sample(logits[:1], ["good"]).wait()
     assert errors == [None, "the logits hold NaN or infinity"] and none == [None]
-    assert tokens[:1].tolist() == alone.tolist() and logprobs == [*alone_logprobs, None]
-    assert torch.equal(
-        sampler.sample(logits, ["good", "bad"])[0],
-        untouched.sample(logits, ["good", "bad"])[0],
-    )
-    assert sampler.prompt_logprobs(broken, [0, 0], 1) == ([], "the logits hold NaN or infinity inside the prompt")
+    assert tokens[:1] == alone and logprobs == [*alone_logprobs, None] and 0 <= tokens[1] < 300
+    assert torch.equal(sampler.sample(logits[:1], ["good"]).tokens, untouched.sample(logits[:1], ["good"]).tokens)
+    scores = sampler.prompt_logprobs(broken, [0, 0], 1)
+    assert scores.wait() == ([], "the logits hold NaN or infinity inside the prompt")
 
 
 @pytest.mark.parametrize("penalised", [False, True])
@@ -207,12 +213,12 @@ def test_a_mask_that_allows_nothing_is_its_own_requests_trouble(penalised: bool)
     for each in requests:
         sampler.add(each, [])
         untouched.add(each, [])
-    masks = torch.tensor([[True] * 4, [False] * 4], device=DEVICE)
+    masks = packed([[True] * 4, [False] * 4])
     for _ in range(5):
-        tokens, logprobs, errors = sampler.sample(torch.ones(2, 4, device=DEVICE), ["free", "stuck"], masks)
-        alone = untouched.sample(torch.ones(1, 4, device=DEVICE), ["free"], masks[:1])
+        tokens, logprobs, errors = sampler.sample(torch.ones(2, 4, device=DEVICE), ["free", "stuck"], masks).wait()
+        alone = untouched.sample(torch.ones(1, 4, device=DEVICE), ["free"], masks[:1]).wait()
         assert errors == [None, "the mask allows no token"]
-        assert (tokens[:1].tolist(), logprobs[:1], logprobs[1]) == (alone[0].tolist(), alone[1], None)
+        assert (tokens[:1], logprobs[:1], logprobs[1]) == (*alone[:2], None)
 
 
 def test_penalties_that_leave_float32_are_an_error_and_not_a_crash() -> None:
@@ -220,7 +226,7 @@ def test_penalties_that_leave_float32_are_an_error_and_not_a_crash() -> None:
     sampler = Sampler(300, DEVICE)
     for name in ("a", "b"):
         sampler.add(request(name, prompt=[*range(300)], repetition_penalty=9 if name == "b" else 1.0), [])
-    _, _, errors = sampler.sample(logits, ["a", "b"])
+    _, _, errors = sampler.sample(logits, ["a", "b"]).wait()
     assert errors == [None, "logit_bias, bad_words, allowed_token_ids or penalties leave no token"]
 
 
@@ -238,8 +244,9 @@ def test_logprobs_are_the_models_own(dtype: torch.dtype) -> None:
     sampler = Sampler(3000, DEVICE)
     for row, params in enumerate(settings):
         sampler.add(request(str(row), prompt=[9, 10], **params), [])
-    tokens, logprobs, _ = sampler.sample(logits, ["0", "1", "2", "3"])
-    assert tokens.dtype == torch.int64 and tokens.device == logits.device and tokens[0] == 9
+    picks = sampler.sample(logits, ["0", "1", "2", "3"])
+    tokens, logprobs, _ = picks.wait()
+    assert picks.tokens.dtype == torch.int64 and picks.tokens.device == logits.device and tokens[0] == 9
     assert torch.equal(logits, before)
     assert logprobs[2] is None
     for row, k in ((0, 20), (1, 0), (3, 2)):
@@ -262,13 +269,13 @@ def test_prompt_logprobs_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     logits[3, :] = -math.inf
     logits[3, [5, 9]] = 1.0
     targets = [0, 199, 50, 7, 9]
-    entries, error = Sampler(200, DEVICE).prompt_logprobs(logits, targets, 4)
+    entries, error = Sampler(200, DEVICE).prompt_logprobs(logits, targets, 4).wait()
     assert error is None
     for row in (0, 1, 2, 4):
         check(entries[row], logits[row], targets[row], 4)
     assert entries[3].logprob == -math.inf and entries[3].rank == 9
     assert [i for i, _ in entries[3].top] == [5, 9, 0, 1]
-    assert Sampler(200, DEVICE).prompt_logprobs(logits[:0], [], 4) == ([], None)
+    assert Sampler(200, DEVICE).prompt_logprobs(logits[:0], [], 4).wait() == ([], None)
 
 
 @given(st.integers(1, 3), st.sampled_from([5, 64, 129, 1000]), st.integers(1, 12), st.integers(0, 10**6))
@@ -289,12 +296,11 @@ def test_inside_and_outside_of_inference_mode() -> None:
         with torch.inference_mode(step % 2 == 0):
             sampler.add(request(str(step), temperature=0, frequency_penalty=1), [])
             sampler.sample(noise(step + 1, 9, step).requires_grad_(), [str(i) for i in range(step + 1)])
-            assert not sampler.sample(noise(1, 9, step), ["0"])[0].requires_grad
+            assert not sampler.sample(noise(1, 9, step), ["0"]).tokens.requires_grad
 
 
 def test_no_requests() -> None:
-    tokens, logprobs, _ = Sampler(8, DEVICE).sample(torch.zeros(0, 8, device=DEVICE), [])
-    assert tokens.shape == (0,) and logprobs == []
+    assert Sampler(8, DEVICE).sample(torch.zeros(0, 8, device=DEVICE), []).wait() == ([], [], [])
 
 
 @pytest.mark.parametrize("least", [0, 1, 3])

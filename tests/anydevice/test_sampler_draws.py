@@ -88,7 +88,7 @@ def test_draws_follow_the_exact_distribution(params: dict, vocab: int) -> None:
     names = [str(seed) for seed in range(1000)]
     for seed, name in enumerate(names):
         sampler.add(request(name, seed=seed, **params), [])
-    tokens = torch.cat([sampler.sample(logits.expand(1000, -1), names)[0] for _ in range(20)])
+    tokens = torch.cat([sampler.sample(logits.expand(1000, -1), names).tokens for _ in range(20)])
     assert_follows(torch.bincount(tokens, minlength=vocab).tolist(), exact(logits[0].tolist(), **params))
 
 
@@ -102,7 +102,7 @@ def test_flat_nucleus_beside_a_peaked_one() -> None:
         sampler.add(request(name, seed=int(name), top_p=0.5), [])
     counts = torch.zeros(1000, dtype=torch.int64, device=DEVICE)
     for _ in range(50):
-        tokens = sampler.sample(logits.repeat(200, 1), names)[0]
+        tokens = sampler.sample(logits.repeat(200, 1), names).tokens
         assert set(tokens[1::2].tolist()) == {30}
         counts += torch.bincount(tokens[::2], minlength=1000)
     assert_follows(counts.tolist(), [1 / 500] * 500 + [0.0] * 500)
@@ -122,7 +122,7 @@ def test_ties_are_cut_by_lower_id(vocab: int) -> None:
         names = [str(i) for i in range(200)]
         for name in names:
             sampler.add(request(name, seed=int(name), **params), [])
-        assert set(sampler.sample(logits, names)[0].tolist()) == survivors
+        assert set(sampler.sample(logits, names).tokens.tolist()) == survivors
 
 
 @pytest.mark.parametrize("params", [{"top_p": 0.8}, {"top_p": 0.8, "top_k": 3}])
@@ -132,7 +132,7 @@ def test_top_p_keeps_the_token_that_crosses(params: dict) -> None:
     names = [str(i) for i in range(300)]
     for name in names:
         sampler.add(request(name, seed=int(name), **params), [])
-    assert set(sampler.sample(logits, names)[0].tolist()) == {0, 1, 2}
+    assert set(sampler.sample(logits, names).tokens.tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("top_k", [0, 3])
@@ -142,7 +142,7 @@ def test_top_p_stops_at_the_token_that_reaches_it_exactly(top_k: int) -> None:
     names = [str(i) for i in range(100)]
     for name in names:
         sampler.add(request(name, seed=int(name), top_p=0.5, top_k=top_k), [])
-    assert set(sampler.sample(logits, names)[0].tolist()) == {1}
+    assert set(sampler.sample(logits, names).tokens.tolist()) == {1}
 
 
 def test_H_SMP_03_seed_beside_neighbours() -> None:
@@ -162,7 +162,7 @@ def sequence(requests: list[Request], rows: list[torch.Tensor]) -> list[int]:
     for each in requests:
         sampler.add(each, [])
     names = [each.id for each in requests]
-    return [sampler.sample(row.expand(len(names), -1), names)[0][-1].item() for row in rows]
+    return [sampler.sample(row.expand(len(names), -1), names).tokens[-1].item() for row in rows]
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
@@ -177,7 +177,7 @@ def test_H_SMP_03_preemption_changes_nothing(forgotten: bool) -> None:
             if forgotten:
                 sampler.forget("a")
             sampler.add(asked, list(tokens))
-        tokens.append(sampler.sample(row, ["a"])[0].item())
+        tokens.append(sampler.sample(row, ["a"]).tokens.item())
     assert tokens == whole
 
 
@@ -215,7 +215,7 @@ def test_unseeded_requests_differ() -> None:
     names = [str(i) for i in range(64)]
     for name in names:
         sampler.add(request(name), [])
-    assert len(set(sampler.sample(torch.zeros(64, 1000, device=DEVICE), names)[0].tolist())) > 50
+    assert len(set(sampler.sample(torch.zeros(64, 1000, device=DEVICE), names).tokens.tolist())) > 50
 
 
 def test_only_living_tokens_are_drawn() -> None:
@@ -254,7 +254,7 @@ def test_H_SMP_03_rounding_of_the_logits_hardly_ever_changes_a_draw() -> None:
         for seed in range(400):
             sampler.add(request(str(seed), seed=seed, temperature=1.3), [])
         rows = logits + noise * torch.randn(1, 49152, generator=generator)
-        drawn.append([sampler.sample(rows.to(DEVICE), [name])[0].item() for name in ids])
+        drawn.append([sampler.sample(rows.to(DEVICE), [name]).tokens.item() for name in ids])
     assert sum(a != b for a, b in zip(*drawn, strict=True)) <= 1
 
 
@@ -291,10 +291,10 @@ def test_a_row_in_a_batch_equals_the_row_alone(rows, vocab, dtype, seed, scale) 
         apart.add(each, [])
     for step in range(3):
         logits = noise(len(rows), vocab, seed + step, scale, dtype)
-        tokens, logprobs, _ = together.sample(logits, [each.id for each in requests])
+        tokens, logprobs, _ = together.sample(logits, [each.id for each in requests]).wait()
         for row, each in enumerate(requests):
-            single, reported, _ = apart.sample(logits[row : row + 1], [each.id])
-            assert single.item() == tokens[row].item()
+            single, reported, _ = apart.sample(logits[row : row + 1], [each.id]).wait()
+            assert single == [tokens[row]]
             assert reported[0] == logprobs[row]
 
 
@@ -308,7 +308,7 @@ def test_a_draw_in_pieces_is_the_same_draw(monkeypatch: pytest.MonkeyPatch) -> N
         for each in requests:
             sampler.add(each, [])
         names = [each.id for each in requests]
-        found.append([sampler.sample(noise(7, 500, step), names)[0].tolist() for step in range(20)])
+        found.append([sampler.sample(noise(7, 500, step), names).tokens.tolist() for step in range(20)])
     assert found[0] == found[1] == found[2]
 
 

@@ -62,6 +62,16 @@ def test_a_row_draws_the_same_alone_and_rows_may_lie_apart():
     assert torch.equal(sampling.draw(apart[:, :777], *given[1:]), whole)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_without_a_finite_peak_draws_some_token_and_leaves_the_others(value):
+    given = world(3, 700)
+    wanted = sampling.draw(*given)
+    given[0] = given[0].clone()
+    given[0][1, slice(None) if value == -torch.inf else 17] = value
+    found = sampling.draw(*given)
+    assert found[::2].tolist() == wanted[::2].tolist() and 0 <= found[1] < 700
+
+
 def test_frequencies_are_probabilities():
     """600 draws from five tokens: each count within four standard deviations."""
     given = world(600, 5)
@@ -91,5 +101,5 @@ def test_a_sampler_with_kernels_keeps_to_what_was_asked():
         for at, params in enumerate(asked):
             sampler.add(Request(str(at), [1, 2, 3], SamplingParams(**params), 0.0), [4, 4])
     for _ in range(5):
-        found = [sampler.sample(logits, ["0", "1", "2"])[0].tolist() for sampler in (plain, ours)]
+        found = [sampler.sample(logits, ["0", "1", "2"]).tokens.tolist() for sampler in (plain, ours)]
         assert found[0] == found[1]

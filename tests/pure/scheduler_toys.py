@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from engine.batch import Batch, FinishReason, Output, Request, Sampled, TokenLogprobs
+from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, TokenLogprobs
 from engine.block_manager import BlockManager
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
@@ -66,6 +66,7 @@ class ToyRunner:
         self.slots: dict[tuple[int, int, int], list[int]] = {}
         self.requests: dict[str, tuple[Request, list[int]]] = {}
         self.computed_tokens: dict[str, int] = {}
+        self.just_sampled: set[str] = set()
 
     def run(self, batch: Batch) -> list[Sampled]:
         for name in batch.finished:
@@ -80,12 +81,17 @@ class ToyRunner:
             for group, slots in enumerate(read):
                 for position, slot in enumerate(slots):
                     assert self.slots[(group, *slot)] == history[: position + 1], "attention reads foreign cache"
+        self.just_sampled = {work.request_id for work in batch.work if work.sample}
         return [self._sample(work) for work in batch.work]
 
     def _write(self, work):
         request, history = self.requests[work.request_id]
         end = work.start + len(work.tokens)
-        assert work.tokens and work.tokens == history[work.start : end]
+        assert COMING not in work.tokens[:-1]
+        if work.tokens[-1] == COMING:
+            assert work.request_id in self.just_sampled and end == len(history)
+        tokens = [*work.tokens[:-1], history[end - 1] if work.tokens[-1] == COMING else work.tokens[-1]]
+        assert work.tokens and tokens == history[work.start : end]
         assert work.sample == (end == len(history) and request.params.max_tokens > 0)
         read = []
         for group, size in enumerate(self.block_sizes):

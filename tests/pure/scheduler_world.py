@@ -96,11 +96,12 @@ class World:
         assert all(not any(seq.table.blocks) for seq in self.scheduler._waiting)
         running = list(self.scheduler._running)
         assert len(running) <= self.config.max_num_seqs
-        assert all(seq.computed <= seq.scheduled <= len(seq.tokens) for seq in running)
+        assert all(seq.computed <= seq.scheduled <= len(seq.tokens) + seq.coming for seq in running)
+        assert self.config.async_scheduling or not any(seq.coming for seq in running)
         for index, (group, pool) in enumerate(zip(self.manager.groups, self.manager._pools, strict=True)):
             holders: dict[int, list[tuple[Sequence, int]]] = {}
             for seq in running:
-                assert len(seq.table.blocks[index]) <= -(-len(seq.tokens) // group.block_size), "no reservation"
+                assert len(seq.table.blocks[index]) <= -(-(len(seq.tokens) + seq.coming) // group.block_size)
                 for place, block in enumerate(seq.table.blocks[index]):
                     holders.setdefault(block, []).append((seq, place))
             assert pool.idle == pool.size - len(holders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -50,10 +51,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         depth=st.integers(1, 3),
         burst=bursts,
+        ahead=st.booleans(),
     )
-    def start(self, groups, seqs, extra, model, chunked, policy, threshold, caching, depth, burst):
+    def start(self, groups, seqs, extra, model, chunked, policy, threshold, caching, depth, burst, ahead):
         budget = max(seqs, 0 if chunked else model) + extra
-        config = SchedulerConfig(seqs, budget, model, chunked, policy, threshold)
+        config = SchedulerConfig(seqs, budget, model, chunked, policy, threshold, ahead)
+        depth, burst = (2, [1]) if ahead else (depth, burst)
         self.world = World(config, groups, caching, depth, burst)
 
     @rule(several=st.lists(requests, min_size=1, max_size=4))
@@ -97,18 +100,20 @@ def test_scheduler_holds_its_promises():
     )
 
 
-def draw_world(rng: random.Random) -> World:
-    """A pool that one to three of the longest requests fill, so that preemption and eviction are common."""
+def draw_world(rng: random.Random, ahead: bool) -> World:
+    """A pool that one to three of the longest requests fill, so that preemption and eviction are common. ``ahead``: of
+    the tokens of the batch before."""
     size, model = rng.randint(1, 5), rng.randint(16, 40)
     blocks = int(model * rng.uniform(1, 2.5)) // size + 1
     chunked, seqs = rng.random() < 0.7, rng.randint(2, 8)
     budget = max(seqs, 0 if chunked else model) + rng.choice([0, 3, 20])
     policy = rng.choice(["fcfs", "priority"])
-    config = SchedulerConfig(seqs, budget, model, chunked, policy, rng.choice([0, 0, 2]))
+    config = SchedulerConfig(seqs, budget, model, chunked, policy, rng.choice([0, 0, 2]), ahead)
     sizes = [size] if rng.random() < 0.7 else [size, rng.randint(1, 5)]
     groups = [CacheGroup(max(blocks * size // other, 1), other) for other in sizes]
     burst = [1] if rng.random() < 0.6 else [rng.randint(0, 3) for _ in range(4)] + [1]
-    return World(config, groups, rng.random() < 0.8, rng.choice([1, 1, 2, 3]), burst)
+    caching, depth = rng.random() < 0.8, rng.choice([1, 1, 2, 3])
+    return World(config, groups, caching, 2, [1]) if ahead else World(config, groups, caching, depth, burst)
 
 
 def draw_request(rng: random.Random, model: int) -> dict:
@@ -125,9 +130,9 @@ def draw_request(rng: random.Random, model: int) -> dict:
     return values
 
 
-def drive(number: int) -> World:
+def drive(number: int, ahead: bool = False) -> World:
     rng = random.Random(number)
-    world = draw_world(rng)
+    world = draw_world(rng, ahead)
     for _ in range(rng.randint(20, 120)):
         move = rng.random()
         if move < 0.25:
@@ -145,16 +150,17 @@ def drive(number: int) -> World:
 
 @seed(2)
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32))
-@example(3511)  # a rotated decode preempts itself while the better ones have no share of the budget
-@example(3718)
-@example(4039)
-def test_scheduler_under_pressure(number):
-    drive(number)
+@given(st.integers(0, 2**32), st.booleans())
+@example(3511, False)  # a rotated decode preempts itself while the better ones have no share of the budget
+@example(3718, False)
+@example(4039, False)
+def test_scheduler_under_pressure(number, ahead):
+    drive(number, ahead)
 
 
-def test_the_pressure_is_real():
-    worlds = [drive(number) for number in range(40)]
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_pressure_is_real(ahead):
+    worlds = [drive(number, ahead) for number in range(40)]
     stats = [world.scheduler.stats() for world in worlds]
     last = [output for world in worlds for output in world.collected.last.values()]
     assert sum(stat.preemptions > 0 for stat in stats) > 20
