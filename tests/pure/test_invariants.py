@@ -198,6 +198,7 @@ def test_invariant_3_no_torch_where_none_belongs(module: str) -> None:
 
 def test_no_file_is_over_400_lines_and_the_median_is_small() -> None:
     sizes = sorted((len(file.read_text().splitlines()), file) for file in OWN_CODE)
-    assert sizes[-1][0] <= 400, sizes[-1]
+    native = [(len(file.read_text().splitlines()), file) for file in (ROOT / "kernels_cpu" / "src").iterdir()]
+    assert max(sizes[-1], *native)[0] <= 400, max(sizes[-1], *native)
     source = sorted(n for n, file in sizes if "tests" not in file.parts and n > 1)
     assert source[len(source) // 2] <= 120
