@@ -55,6 +55,11 @@ def structure_of(
         raise RequestError(f"{where}: {error.message}", where) from None
 
 
+def field_of(wanted: Structure | None) -> str:
+    """What the client calls the form, if there is one."""
+    return "structured_outputs" if wanted is None else wanted.where
+
+
 async def check_structure(state: ServerState, wanted: Structure | None) -> None:
     """Raises ``RequestError`` naming the field: 400 for a form that cannot be compiled in the time there is, 503 while
     too many others are being looked at."""

@@ -26,6 +26,19 @@ TREE = {
     "properties": {"children": {"type": "array", "items": {"$ref": "#"}}},
     "required": ["children"],
 }
+NAMES = {f"a{i}": {"type": "string"} for i in range(20)}
+CROWD = {
+    "anyOf": [
+        {"type": "object", "properties": {**NAMES, "x": {"type": "integer", "multipleOf": factor}}}
+        for factor in range(2, 42)
+    ]
+}
+CROWDED = {
+    "type": "object",
+    "properties": {"kind": {"const": "x"}, "item": CROWD},
+    "required": ["kind", "item"],
+    "additionalProperties": False,
+}
 NAMED = {"type": "object", "patternProperties": {"^a{1,3}$": {"type": "boolean"}}, "additionalProperties": False}
 
 
@@ -112,6 +125,29 @@ def test_H_STR_05_explosive_forms_are_answered_in_time_and_harm_nobody(server: L
         assert time.monotonic() - begin < 3 * LIMIT_S
         assert neighbour.result().json()["choices"][0]["text"] == alone
     assert is_alive(server)
+
+
+def test_H_STR_05_a_form_too_complex_for_its_answer_is_the_fault_of_its_field(server: LiveServer) -> None:
+    free = {"temperature": 0, "max_tokens": 200, "ignore_eos": True}
+    alone, place = ask(server, **free).json()["choices"][0]["text"], "response_format.json_schema.schema"
+    held = {"max_tokens": 400, "response_format": schema_format(CROWDED)}
+    with ThreadPoolExecutor(4) as pool:
+        neighbour = pool.submit(ask, server, **free)
+        for choices in (1, 2):
+            error = error_of(ask(server, n=choices, **held), 400, place)
+            assert error["message"].startswith(place) and "items" in error["message"]
+        error_of(ask(server, structured_outputs={"json": CROWDED}), 400, "structured_outputs.json")
+        *begun, last = events(ask(server, stream=True, **held).text)
+        assert begun and last["error"]["code"] == 400 and last["error"]["param"] == place
+        assert neighbour.result().json()["choices"][0]["text"] == alone
+    assert server.is_idle() and is_alive(server)
+
+
+def test_H_STR_05_a_form_that_becomes_slow_is_ended_for_the_sake_of_its_neighbours(server: LiveServer) -> None:
+    slow = {"grammar": 'start: s\ns: "a" | s s | s s s'}
+    error = error_of(ask(server, max_tokens=400, ignore_eos=True, structured_outputs=slow), 400)
+    assert error["param"] == "structured_outputs.grammar" and "too long" in error["message"]
+    assert server.is_idle() and is_alive(server)
 
 
 def test_every_form_under_each_of_its_names(server: LiveServer) -> None:

@@ -26,7 +26,7 @@ from engine.server.responses.run import ResponseRun
 from engine.server.responses.store import ResponseStore, Stored
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
-from engine.server.structure import check_structure
+from engine.server.structure import check_structure, field_of
 from engine.server.tools.choice import read_tools
 from engine.server.tools.structure import with_tools
 
@@ -114,7 +114,8 @@ async def _prepare(state: ServerState, body: ResponsesRequest, owner: str, arriv
     name = f"resp_{body.request_id or uuid.uuid4().hex}"
     if state.responses.has(name):
         raise RequestError(f"request_id: there is a response {name[:80]!r} already.", "request_id")
-    generation = Generation(state, name, [ids], reading.apply(params, wanted), body.priority, body.cache_salt, arrival)
+    params, form = reading.apply(params, wanted), field_of(wanted)
+    generation = Generation(state, name, [ids], params, body.priority, body.cache_salt, arrival, form=form)
     stored = body.store and state.responses.on
     response = new_response(body, name, state.served_name, generation.created, stored)
     names = None if body.logprobs is None else TokenNames(state.serving()[1])
