@@ -81,7 +81,8 @@ class Generation:
             if error.status < 500 and not self.finished and not self.completion_tokens:
                 outcome = None  # never became a request
             if error.param == FORM:
-                raise RequestError(f"{self.form}: {error.message}", self.form, error.status) from None
+                again = 1 if error.status == 503 else None
+                raise RequestError(f"{self.form}: {error.message}", self.form, error.status, again) from None
             raise
         finally:
             if len(self.finished) == self.choices:

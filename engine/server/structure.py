@@ -19,6 +19,12 @@ CHECK_S = 5.0
 Wish = tuple[str, dict[str, Any], dict[str, str]]
 """Field, arguments of ``StructuredOutputsParams``, and its names → what the client calls them."""
 _OLDER = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+_ONE_FORM = "an answer has one form as a whole, and calls are held to their schemas by tools"
+_NOT_SUPPORTED = {
+    "structural_tag": _ONE_FORM,
+    "disable_additional_properties": "objects are closed by additionalProperties of the schema",
+    "disable_fallback": "llguidance alone holds answers to their form",
+}
 _BLANKS = "guided_whitespace_pattern"
 
 
@@ -72,7 +78,8 @@ async def check_structure(state: ServerState, wanted: Structure | None) -> None:
     except GrammarError as error:
         raise RequestError(f"{where}: {error}", where) from None
     except TimeoutError:
-        raise RequestError("Too many forms of answers are being compiled; try again in a moment.", where, 503) from None
+        message = "Too many forms of answers are being compiled; try again in a moment."
+        raise RequestError(message, where, 503, retry_after=1) from None
 
 
 def schema_format(inner: dict[str, Any], place: str, where: str) -> Wish:
@@ -81,6 +88,12 @@ def schema_format(inner: dict[str, Any], place: str, where: str) -> Wish:
     if inner.get("schema") is None:
         raise RequestError(f"{place} of type json_schema needs {where}.schema.", place)
     return place, {"json": inner["schema"]}, {"json": f"{where}.schema"}
+
+
+def unknown_type(given: Any, place: str) -> str:
+    """The message about a format's type, at ``place``, that is none of ours."""
+    hint = f": {_ONE_FORM}" if given == "structural_tag" else ""
+    return f"{place}.type is {str(given)[:50]!r}{hint}; text, json_object and json_schema are supported."
 
 
 def only_one(*wishes: Wish | None) -> Wish | None:
@@ -99,9 +112,7 @@ def _format(given: ResponseFormat | None) -> Wish | None:
     if given.type == "json_object":
         return place, {"json_object": True}, {"json_object": place}
     if given.type != "json_schema":
-        raise RequestError(
-            f"response_format.type is {given.type[:50]!r}; text, json_object and json_schema are supported.", place
-        )
+        raise RequestError(unknown_type(given.type, place), place)
     return schema_format(given.json_schema or {}, place, f"{place}.json_schema")
 
 
@@ -111,6 +122,11 @@ def current(body: SampledRequest) -> Wish | None:
     if given is None:
         return None
     names = CLIENT_FIELDS
+    for name, reason in _NOT_SUPPORTED.items():
+        if given.get(name):
+            where = f"{place}.{name}"
+            raise RequestError(f"{where} is not supported: {reason}.", where)
+    given = {name: value for name, value in given.items() if name not in _NOT_SUPPORTED}
     check_names(given, names, place)
     kept = {name: value for name, value in given.items() if value is not None}
     return place, kept, {name: f"{place}.{name}" for name in names}
@@ -129,6 +145,7 @@ def _former(body: GenerationRequest) -> Wish | None:
 
 
 def check_names(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    """Raises ``RequestError`` naming the first that is not known."""
     for name in given:
         if name not in known:
             raise RequestError(unknown_name(name, known, f"{place}."), f"{place}.{name}"[:200])

@@ -94,6 +94,21 @@ def test_unknown_routes_and_methods(server):
         assert method in answer.headers["allow"]
 
 
+def test_what_answers_get_answers_head(server):
+    kept = server.response(max_output_tokens=3).json()["id"]
+    for method, path, _, _ in ROUTES:
+        if method == "GET":
+            path = path.replace("{model:path}", MODEL).replace("{response_id}", kept)
+            head, got = server.client.head(path), server.client.get(path)
+            assert (head.status_code, head.content) == (got.status_code, b"") == (200, b""), path
+            same = ("content-type", "etag") if path == "/metrics" else ("content-type", "etag", "content-length")
+            assert all(head.headers.get(name) == got.headers.get(name) for name in same), path
+    assert server.client.head("/openapi.json").status_code == 200
+    assert server.client.head("/nothing").status_code == 404
+    refused = server.client.head("/v1/completions")
+    assert refused.status_code == 405 and refused.headers["allow"] == "POST"
+
+
 def test_H_API_14_hollow_requests(server):
     hollow = [
         ("messages", {"messages": []}),

@@ -170,7 +170,7 @@ def test_every_form_under_each_of_its_names(server: LiveServer) -> None:
     ("body", "param", "words"),
     [
         ({"response_format": {"type": "xml"}}, "response_format", "json_schema"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format", "structural_tag"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "by tools"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema"),
         ({"response_format": {"type": "json_object", "strictt": True}}, "response_format.strictt", "Unknown"),
         ({"response_format": "json"}, "response_format", "response_format"),
@@ -184,12 +184,17 @@ def test_every_form_under_each_of_its_names(server: LiveServer) -> None:
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "empty"),
         ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice", "str"),
         ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object", "true"),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "Unknown"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "by tools"),
+        (
+            {"structured_outputs": {"regex": "a", "disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+            "additionalProperties",
+        ),
         ({"guided_json": {"type": "null"}, "guided_regex": "a"}, "guided_json", "json and regex"),
         ({"guided_json": {"type": "null"}, "response_format": {"type": "json_object"}}, "guided_json", "together"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "guided_json"),
         ({"guided_json": {"type": "null"}, "guided_whitespace_pattern": " *"}, "guided_json", "whitespace_pattern"),
-        ({"guided_decoding_backend": "outlines", "guided_regex": "a"}, "guided_decoding_backend", "llguidance"),
+        ({"guided_decoding_backend": "outlines", "guided_regex": "a"}, "guided_decoding_backend", 'send "auto"'),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(server: LiveServer, body: dict, param: str, words: str) -> None:
