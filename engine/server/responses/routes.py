@@ -166,7 +166,7 @@ def _find(request: Request) -> Stored:
 
 
 def _unknown(name: str, param: str, store: ResponseStore) -> RequestError:
-    why = "the oldest are forgotten" if store.on else "this server keeps none; see --responses-store"
+    why = "the oldest are forgotten" if store.on else f"this server keeps none; {store.remedy}"
     return RequestError(f"There is no response {name[:80]!r}: {why}.", param, 404)
 
 
