@@ -15,6 +15,8 @@ from engine.grammar.contract import GrammarError
 from engine.structured_outputs import StructuredOutputsParams
 
 KEPT = 1024
+Problem = tuple[str, str | None]
+"""Message and part of a ``GrammarError``."""
 _HELPER = "engine.grammar.helper"
 
 
@@ -24,7 +26,7 @@ class Checker:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
         self._helper: subprocess.Popen[bytes] | None = None
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._known: OrderedDict[bytes, Problem | None] = OrderedDict()
 
     def submit(self, params: StructuredOutputsParams) -> Future[None]:
         """Done when ``params``, validated, can be compiled; fails with ``GrammarError`` when it cannot, or not in the
@@ -44,9 +46,9 @@ class Checker:
             self._known.popitem(last=False)
         problem = self._known[key]
         if problem is not None:
-            raise GrammarError(problem)
+            raise GrammarError(*problem)
 
-    def _ask(self, key: bytes) -> str | None:
+    def _ask(self, key: bytes) -> Problem | None:
         """Why not, if so. A helper that has ended before the question is replaced once."""
         for _ in range(2):
             helper = self._helper or self._start()
@@ -58,7 +60,7 @@ class Checker:
             except OSError:
                 answer = b""
             if answer:
-                return msgspec.json.decode(answer, type=str | None)
+                return msgspec.json.decode(answer, type=Problem | None)
             code = helper.wait()
             self._drop()
             if code == -signal.SIGALRM:

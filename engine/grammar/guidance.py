@@ -44,7 +44,12 @@ class GuidanceCompiler:
     def compile(self, params: StructuredOutputsParams) -> GuidanceGrammar:
         if params.whitespace_pattern is not None:
             self._check_blanks(params.whitespace_pattern)
-        grammar = GuidanceGrammar(self._matcher(_source(params) + self._rules(params)))
+        try:
+            grammar = GuidanceGrammar(self._matcher(_source(params) + self._rules(params)))
+        except GrammarError:
+            for name, schema in (params.schemas or {}).items():
+                self._check_part(name, schema)
+            raise
         grammar.warm(self._tokenizer.eos_tokens)
         return grammar
 
@@ -54,6 +59,13 @@ class GuidanceCompiler:
         for name, text in (params.markers or {}).items():
             lines += _marker_rules(name, text, self._special.get(text))
         return "".join(f"\n{line}" for line in lines)
+
+    def _check_part(self, name: str, schema: dict[str, Any]) -> None:
+        """Raises ``GrammarError`` for a schema that cannot be compiled alone."""
+        try:
+            self._matcher(_json_source(schema, _PLAIN_JSON))
+        except GrammarError as error:
+            raise GrammarError(str(error), name) from None
 
     def _matcher(self, source: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
@@ -104,6 +116,8 @@ class GuidanceGrammar:
         _check(self._matcher)
         for token in ends:
             first &= ~(1 << token)
+        if not first:
+            raise GrammarError("only the empty text has this form")
         for token in {first.bit_length() - 1, (first & -first).bit_length() - 1} - {-1}:
             ahead = self._matcher.deep_copy()
             ahead.consume_token(token)

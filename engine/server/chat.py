@@ -159,5 +159,9 @@ def _renamed(error: RequestError, body: ChatRequest) -> RequestError:
     names = {"logprobs": "top_logprobs", "prompt": "messages"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
-    new = names.get(error.param or "")
-    return error if new is None else RequestError(error.message.replace(error.param or "", new, 1), new, error.status)
+    old = error.param or ""
+    new = names.get(old)
+    if new is None:
+        return error
+    message = error.message if old == "prompt" else error.message.replace(old, new, 1)
+    return RequestError(message, new, error.status, error.retry_after)

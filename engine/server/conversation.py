@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BaseModel
 
 from engine.errors import RequestError
-from engine.server.fields import screen
+from engine.server.fields import check_part, screen
 from engine.server.prompts import check_length, off_loop
 from engine.server.protocol import ChatRequest, TokenizeRequest
 from engine.server.state import ServerState
@@ -132,6 +132,10 @@ def _message(message: Any, index: int, ignore_unknown: bool) -> Any:
     for name in ("audio", "function_call"):
         if name in fields:
             raise RequestError(f"{where}{name} is not supported yet.", where + name)
+    content = fields.get("content")
+    for place, part in enumerate(content if isinstance(content, list) and not ignore_unknown else ()):
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            check_part(part, f"{where}content[{place}]")
     return fields
 
 

@@ -18,6 +18,8 @@ NO_EFFECT = frozenset(
      "service_tier"}
 )  # fmt: skip
 
+PART = ("type", "text", "refusal", "annotations", "logprobs", "cache_control", "prompt_cache_breakpoint")
+"""Fields of a text part. Where the last two say that a prefix may be kept, it may be anyway."""
 _TEXT = "only text goes in and comes out"
 _CODE = "no code or parameters of a client's reach the sampler; see logit_bias and the penalties"
 _BEAMS = "there is no beam search; use n"
@@ -102,6 +104,13 @@ def screen(
         else:
             raise RequestError(unknown_field(name, model, where), (where + name)[:200])
     return kept
+
+
+def check_part(part: dict[str, Any], where: str) -> None:
+    """Raises ``RequestError`` for a field of a text part, at ``where``, that nobody knows."""
+    for name in part:
+        if name not in PART:
+            raise RequestError(unknown_name(name, PART, f"{where}."), f"{where}.{name}"[:200])
 
 
 def not_supported(name: str) -> str:

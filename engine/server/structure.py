@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from engine.errors import RequestError
 from engine.grammar.contract import GrammarError
+from engine.json_kind import json_kind
 from engine.server.fields import unknown_name
 from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest
 from engine.server.state import ServerState
@@ -30,10 +32,12 @@ _BLANKS = "guided_whitespace_pattern"
 
 @dataclass(frozen=True)
 class Structure:
-    """A form, checked as far as it can be without compiling. ``where``: what the client calls it."""
+    """A form, checked as far as it can be without compiling. ``where``: what the client calls it; ``parts``: the same
+    of each of its schemas."""
 
     params: StructuredOutputsParams
     where: str
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_structure(body: GenerationRequest, most: int = MAX_CHARACTERS) -> Structure | None:
@@ -76,6 +80,7 @@ async def check_structure(state: ServerState, wanted: Structure | None) -> None:
         async with asyncio.timeout(CHECK_S):
             await asyncio.wrap_future(state.checker.submit(wanted.params))
     except GrammarError as error:
+        where = wanted.parts.get(error.part or "", where)
         raise RequestError(f"{where}: {error}", where) from None
     except TimeoutError:
         message = "Too many forms of answers are being compiled; try again in a moment."
@@ -85,6 +90,11 @@ async def check_structure(state: ServerState, wanted: Structure | None) -> None:
 def schema_format(inner: dict[str, Any], place: str, where: str) -> Wish:
     """The wish of a format of type json_schema, whose fields ``inner`` stand at ``where``, in the field ``place``."""
     check_names(inner, ("name", "description", "schema", "strict"), where)
+    for name, kind in (("name", str), ("description", str), ("strict", bool)):
+        value = inner.get(name)
+        if value is not None and not isinstance(value, kind):
+            needed = "a boolean" if kind is bool else "a string"
+            raise RequestError(f"{where}.{name} must be {needed}, not {json_kind(value)}.", f"{where}.{name}")
     if inner.get("schema") is None:
         raise RequestError(f"{place} of type json_schema needs {where}.schema.", place)
     return place, {"json": inner["schema"]}, {"json": f"{where}.schema"}

@@ -26,6 +26,7 @@ from tests.scripted_engine import MODEL, Script, error_of, serving
 
 POSTS = [path for _, path, _, body in ROUTES if body is not None]
 MESSAGES = [{"role": "user", "content": "hi"}]
+TEXT = {"type": "text", "text": "hi"}
 JSON = {"content-type": "application/json"}
 
 
@@ -52,6 +53,11 @@ def test_H_API_12_content_types(server, path):
     request = server.client.build_request("POST", path, content=b"{}")
     request.headers.pop("content-type", None)
     error_of(server.client.send(request), 415)
+    for coding in ("gzip", "br", "identity, gzip"):
+        packed = server.client.post(path, content=b"{}", headers=JSON | {"content-encoding": coding})
+        assert coding in error_of(packed, 415)["message"]
+    plain = server.client.post(path, content=b"{}", headers=JSON | {"content-encoding": "identity"})
+    assert plain.status_code == 400
     good = server.client.post(path, content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"})
     assert good.status_code in (200, 400)
 
@@ -118,6 +124,7 @@ def test_H_API_14_hollow_requests(server):
         ("messages", {"messages": [{"role": ["user"], "content": "x"}]}),
         ("messages", {"messages": ["x"]}),
         ("messages", {"messages": "x"}),
+        ("messages[0].content[0].txt", {"messages": [{"role": "user", "content": [{**TEXT, "txt": 1}]}]}),
         ("messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
         ("n", {"n": 0}),
         ("max_tokens", {"max_tokens": -1}),
@@ -128,6 +135,8 @@ def test_H_API_14_hollow_requests(server):
     ]
     for param, body in hollow:
         assert error_of(server.chat(**body), 400)["param"].startswith(param), body
+    cached = {**TEXT, "cache_control": {"type": "ephemeral"}}
+    assert server.chat(messages=[{"role": "user", "content": [cached]}], max_tokens=1).status_code == 200
     for param, body in (("logprobs", {"logprobs": -5}), ("prompt", {"prompt": {}}), ("n", {"n": -1})):
         error_of(server.completion(**body), 400, param)
     assert server.alive()

@@ -192,6 +192,18 @@ def test_every_form_under_each_of_its_names(server: LiveServer) -> None:
         ),
         ({"guided_json": {"type": "null"}, "guided_regex": "a"}, "guided_json", "json and regex"),
         ({"guided_json": {"type": "null"}, "response_format": {"type": "json_object"}}, "guided_json", "together"),
+        ({"guided_grammar": 'root ::= ""'}, "guided_grammar", "only the empty text"),
+        ({"guided_regex": "a{0}"}, "guided_regex", "only the empty text"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": 5, "schema": PERSON}}},
+            "response_format.json_schema.name",
+            "must be a string, not a number",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"strict": "yes", "schema": PERSON}}},
+            "response_format.json_schema.strict",
+            "must be a boolean, not a string",
+        ),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "guided_json"),
         ({"guided_json": {"type": "null"}, "guided_whitespace_pattern": " *"}, "guided_json", "whitespace_pattern"),
         ({"guided_decoding_backend": "outlines", "guided_regex": "a"}, "guided_decoding_backend", 'send "auto"'),

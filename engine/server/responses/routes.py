@@ -44,7 +44,7 @@ async def create_response(request: Request) -> Response:
 
 
 async def get_response(request: Request) -> Response:
-    if request.query_params.get("stream", "false") == "true":
+    if request.query_params.get("stream", "false").lower() not in ("false", "0", ""):
         raise RequestError("stream: a stored response is sent as a whole.", "stream")
     return json_response(_find(request).response)
 
@@ -69,7 +69,7 @@ async def get_input_items(request: Request) -> Response:
     """The items of its own request; those of earlier turns are with their responses."""
     items, asked = _find(request).items, request.query_params
     limit, order, after = asked.get("limit", str(LISTED)), asked.get("order", "desc"), asked.get("after")
-    if not limit.isdigit() or not 1 <= int(limit) <= MOST_LISTED:
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= MOST_LISTED:
         raise RequestError(f"limit is {limit[:50]!r}; it must be from 1 to {MOST_LISTED}.", "limit")
     if order not in ("asc", "desc"):
         raise RequestError(f"order is {order[:50]!r}; it must be asc or desc.", "order")
