@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GRACE_S = 1.0
-TOKEN_S = 0.005
+TOKEN_S = 0.01
 """Processor time that a grammar may take per token, which saves up to ``GRACE_S``: a whole batch waits for it."""
 
 

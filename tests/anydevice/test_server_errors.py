@@ -189,6 +189,11 @@ def test_H_SRV_06_one_small_request_that_eats_the_server(server):
         (server.completion, "logprobs", {"logprobs": 10**9}),
         (server.completion, "prompt_logprobs", {"prompt_logprobs": 10**9}),
         (server.completion, "stop", {"stop": ["x"] * (MAX_STOP_STRINGS + 1)}),
+        (server.completion, "stop", {"stop": ["x" * 1025]}),
+        (server.completion, "bad_words", {"bad_words": ["a b " * 250_000]}),
+        (server.chat, "messages", {"messages": MESSAGES * 10_000}),
+        (server.chat, "messages", {"messages": [{"role": "user", "content": [TEXT] * 10_000}]}),
+        (server.response, "input", {"input": MESSAGES * 10_000}),
         (server.completion, "prompt", {"prompt": ["x"] * 1025}),
     ]
     for ask, param, body in requests:

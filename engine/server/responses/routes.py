@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from engine.errors import RequestError
 from engine.server.accept import check_obfuscation, check_sampling, id_header, read_body, server_state
-from engine.server.conversation import Conversation, encode_conversation
+from engine.server.conversation import Conversation, check_pieces, encode_conversation
 from engine.server.errors import json_response
 from engine.server.generate import Generation
 from engine.server.logprobs import TokenNames
@@ -94,6 +94,7 @@ async def _prepare(state: ServerState, body: ResponsesRequest, owner: str, arriv
         check_sampling(state, body, params)
     except RequestError as error:
         raise renamed(error) from None
+    check_pieces(state, len(body.input) if isinstance(body.input, list) else 1, "input")
     items = input_items(body.input)
     messages = [*_earlier(state, body, owner), *messages_of(items)]
     system = [{"role": "system", "content": body.instructions}] if body.instructions is not None else []
