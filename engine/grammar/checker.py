@@ -26,6 +26,7 @@ class Checker:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
         self._helper: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self._known: OrderedDict[bytes, Problem | None] = OrderedDict()
 
     def submit(self, params: StructuredOutputsParams) -> Future[None]:
@@ -34,7 +35,8 @@ class Checker:
         return self._pool.submit(self._check, params.key)
 
     def close(self) -> None:
-        """End the helper. May be called again."""
+        """End the helper; what was asked fails. May be called again."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._drop()
 
@@ -51,6 +53,8 @@ class Checker:
     def _ask(self, key: bytes) -> Problem | None:
         """Why not, if so. A helper that has ended before the question is replaced once."""
         for _ in range(2):
+            if self._closed:
+                raise GrammarError("it is not compiled any more; the engine stops")
             helper = self._helper or self._start()
             assert helper.stdin is not None and helper.stdout is not None
             try:

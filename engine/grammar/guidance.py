@@ -12,6 +12,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from engine.grammar.contract import MAX_BLANKS, GrammarError
 from engine.grammar.schema import prepared
 from engine.grammar.vocabulary import Vocabulary
+from engine.json_kind import json_kind
 from engine.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _ESCAPES = '"\\bfnrt'  # by \u a name could be written that is not taken for tha
 _MAX_LEXER_STATES = 50_000  # some 2 kB each
 _MAX_MESSAGE = 400
 _NOTHING = "NoExtensionBias"  # the library's word for a form that no text has
+_ONE_OF = "oneOf constraints are not supported"
 _PLAIN_JSON = StructuredOutputsParams(json_object=True)
 _ANY = r"/(.|\n)*/"
 _DIRECTIVE = re.compile(r"%(?:json|llguidance|lark)\b")
@@ -194,7 +196,7 @@ def _read(schema: str | dict[str, Any] | None) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise GrammarError(f"a schema must be an object, not {type(schema).__name__}")
+        raise GrammarError(f"a schema must be an object, not {json_kind(schema)}")
     return schema
 
 
@@ -218,4 +220,6 @@ def _lark_regex(pattern: str) -> str:
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         message = matcher.get_error().partition("\n<")[0].strip()
+        if _ONE_OF in message:
+            message = "oneOf is only taken where its alternatives are seen to exclude each other; use anyOf"
         raise GrammarError("no text has this form" if message == _NOTHING else message[:_MAX_MESSAGE])

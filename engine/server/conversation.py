@@ -94,6 +94,8 @@ async def encode_conversation(state: ServerState, given: Conversation) -> list[i
     template = given.template or state.chat_template
     source = template or tokenizer.template_for(bool(given.tools)) or ""
     variables = _effort_variables(given, source) | given.variables
+    if variables or given.documents:
+        characters += len(msgspec.json.encode([variables, given.documents]))
 
     def encode() -> list[int]:
         return tokenizer.encode_chat(

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
@@ -273,6 +274,21 @@ def test_a_helper_that_hangs_or_dies_costs_its_own_question(checker, monkeypatch
     with pytest.raises(GrammarError, match="survive"):
         checker.submit(params(regex="crash")).result(20)
     checker.submit(params(regex="fine too")).result(20)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(checker._ask, b"slow " * 2)
+        checker.close()
+        with pytest.raises(GrammarError):
+            asked.result(20)
+    assert checker._helper is None
+
+
+def test_a_schema_that_the_library_refuses_is_refused_in_our_words():
+    for schema, words in (
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "use anyOf"),
+        ({"type": "object", "additionalProperties": "no"}, "there is a string"),
+    ):
+        with pytest.raises(GrammarError, match=words):
+            compiler("bytes")[0].compile(params(json=schema))
 
 
 def test_the_front_end_loads_neither_torch_nor_the_library():
