@@ -95,20 +95,23 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
     step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token;
-    the request ends. ``ended``: its grammar allows nothing after these tokens. ``pooled``: the vector that was asked
-    for, float32 in the order of little-endian machines."""
+    the request ends; ``status`` and ``param`` are those of ``RequestError``. ``ended``: its grammar allows nothing
+    after these tokens. ``pooled``: the vector that was asked for, float32 in the order of little-endian machines."""
 
     request_id: str
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
+    status: int = 500
+    param: str | None = None
     ended: bool = False
     pooled: bytes | None = None
 
 
 class Output(msgspec.Struct, frozen=True):
-    """From the core to the front end: new tokens of one request since its last output."""
+    """From the core to the front end: new tokens of one request since its last output. ``error``, ``status`` and
+    ``param``: as in ``Sampled``."""
 
     request_id: str
     tokens: list[int]
@@ -119,6 +122,8 @@ class Output(msgspec.Struct, frozen=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     times: Times | None = None
     error: str | None = None
+    status: int = 500
+    param: str | None = None
     pooled: bytes | None = None
 
 

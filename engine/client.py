@@ -246,8 +246,9 @@ class AsyncEngine:
         if output.finish_reason is not None:
             stream.open.discard(output.request_id)
         if output.finish_reason is FinishReason.ERROR:
-            status = 400 if output.error == NO_TOKEN_LEFT else 500
-            stream.fail(RequestError(output.error or "the engine could not go on with this request", status=status))
+            status = 400 if output.error == NO_TOKEN_LEFT else output.status
+            message = output.error or "the engine could not go on with this request"
+            stream.fail(RequestError(message, output.param, status))
             return False
         try:
             delta, abort = self._processor.process(output)

@@ -127,6 +127,7 @@ NOT_BUILT: Mapping[str, str] = MappingProxyType(
 )
 """Options of what this engine cannot do → what it does."""
 
+_FORMS = "llguidance holds every answer to its form, so there is none to choose; requests say the form"
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "distributed_optimizer_backend": "this is an inference engine",
@@ -143,6 +144,9 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "download_dir": "HF_HOME names the folder that `engine pull` downloads to, ENGINE_CACHE_ROOT that of the "
         "built-in model",
         "enable_expert_parallel": "experts are cut over --tensor-parallel-size",
+        "guided_decoding_backend": _FORMS,
+        "structured_outputs_config": _FORMS,
+        "structured_outputs_config.backend": _FORMS,
         "num_gpu_blocks_override": "use --kv-cache-memory-bytes",
         "compilation.use_inductor_graph_partition": "pieces are cut on the program; use -cc.splitting_ops",
     }

@@ -12,9 +12,11 @@ from engine.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1024
 MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKEN_IDS = 128
 MAX_BAD_WORDS = 128
+MAX_BAD_WORD_LENGTH = 128
 NO_TOKEN_LEFT = "logit_bias, bad_words, allowed_token_ids or penalties leave no token"
 """Why a request ends that rules everything out."""
 GREEDY_TEMPERATURE = 1e-2  # below it float32 logits cannot be told from greedy ones
@@ -92,8 +94,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise RequestError(f"stop holds {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed", "stop")
         if any(not text for text in self.stop):
             raise RequestError("stop holds an empty string; each stop string needs at least one character", "stop")
+        _lengths("stop", self.stop, MAX_STOP_LENGTH)
         if len(self.bad_words) > MAX_BAD_WORDS:
             raise RequestError(f"bad_words holds {len(self.bad_words)}; at most {MAX_BAD_WORDS} are taken", "bad_words")
+        _lengths("bad_words", self.bad_words, MAX_BAD_WORD_LENGTH)
         if any(not text.strip() for text in self.bad_words):
             raise RequestError("bad_words holds a text without a word", "bad_words")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -121,6 +125,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             for token in getattr(self, name) or ():
                 if not 0 <= token < vocab_size:
                     raise RequestError(f"{name} names token {token}; ids run from 0 to {vocab_size - 1}", name)
+
+
+def _lengths(name: str, texts: list[str], most: int) -> None:
+    longest = max(map(len, texts), default=0)
+    if longest > most:
+        raise RequestError(f"{name} holds a text of {longest} characters; at most {most} are taken", name)
 
 
 def _range(name: str, value: float, low: float, high: float, low_open: bool = False) -> None:

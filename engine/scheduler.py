@@ -107,13 +107,13 @@ class Scheduler:
             seq.status = Status.WAITING
             self._waiting.add(seq)
 
-    def fail(self, request_id: str, error: str) -> list[Output]:
+    def fail(self, request_id: str, error: RequestError) -> list[Output]:
         """End a request with an error; unknown ids are passed over."""
         seq = self._sequences.get(request_id)
         if seq is None:
             return []
         self._end(seq)
-        return [seq.output([], FinishReason.ERROR, error=error)]
+        return [seq.failed(error)]
 
     def abort(self, ids: Iterable[str]) -> list[Output]:
         """End requests at once and free their blocks, also while a submitted batch computes them. Unknown ids (they
@@ -295,7 +295,7 @@ class Scheduler:
     def _advance(self, seq: Sequence, work: Work, result: Sampled, now: float) -> Output | None:
         if result.error is not None:
             self._end(seq)
-            return seq.output([], FinishReason.ERROR, error=result.error)
+            return seq.failed(RequestError(result.error, result.param, result.status))
         seq.coming -= work.sample and self.config.async_scheduling
         before, end = len(seq.tokens), work.start + len(work.tokens)
         kept, reason = seq.accept(result.tokens, self.config.max_model_len, result.ended) if work.sample else (0, None)

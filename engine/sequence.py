@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from engine.batch import FinishReason, Output, Request, Times, TokenLogprobs
 from engine.block_manager import BlockTable
+from engine.errors import RequestError
 
 Rank = tuple[int, float, int]
 
@@ -95,7 +98,6 @@ class Sequence:
         reason: FinishReason | None,
         logprobs: list[TokenLogprobs] | None = None,
         prompt_logprobs: list[TokenLogprobs] | None = None,
-        error: str | None = None,
         pooled: bytes | None = None,
     ) -> Output:
         """What the front end is told; the last one (``reason`` given) carries the times."""
@@ -112,9 +114,13 @@ class Sequence:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             times=times,
-            error=error,
             pooled=pooled,
         )
+
+    def failed(self, error: RequestError) -> Output:
+        """The last that the front end is told of a request that cannot go on."""
+        last = self.output([], FinishReason.ERROR)
+        return replace(last, error=error.message, status=error.status, param=error.param)
 
     def accept(self, tokens: list[int], max_model_len: int, ended: bool = False) -> tuple[int, FinishReason | None]:
         """Append sampled tokens up to the one that ends the request; return how many were kept, and why it ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -56,6 +57,7 @@ class StopStrings:
         )
 
 
+@lru_cache(256)
 def _fallback(stop: str) -> list[int]:
     """For every prefix length the longest proper prefix that is also its suffix (Knuth, Morris, Pratt)."""
     table = [0, 0]

@@ -15,6 +15,8 @@ from engine.grammar.contract import GrammarError
 from engine.structured_outputs import StructuredOutputsParams
 
 KEPT = 1024
+Problem = tuple[str, str | None]
+"""Message and part of a ``GrammarError``."""
 _HELPER = "engine.grammar.helper"
 
 
@@ -24,7 +26,8 @@ class Checker:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
         self._helper: subprocess.Popen[bytes] | None = None
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._closed = False
+        self._known: OrderedDict[bytes, Problem | None] = OrderedDict()
 
     def submit(self, params: StructuredOutputsParams) -> Future[None]:
         """Done when ``params``, validated, can be compiled; fails with ``GrammarError`` when it cannot, or not in the
@@ -32,7 +35,8 @@ class Checker:
         return self._pool.submit(self._check, params.key)
 
     def close(self) -> None:
-        """End the helper. May be called again."""
+        """End the helper; what was asked fails. May be called again."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._drop()
 
@@ -44,11 +48,13 @@ class Checker:
             self._known.popitem(last=False)
         problem = self._known[key]
         if problem is not None:
-            raise GrammarError(problem)
+            raise GrammarError(*problem)
 
-    def _ask(self, key: bytes) -> str | None:
+    def _ask(self, key: bytes) -> Problem | None:
         """Why not, if so. A helper that has ended before the question is replaced once."""
         for _ in range(2):
+            if self._closed:
+                raise GrammarError("it is not compiled any more; the engine stops")
             helper = self._helper or self._start()
             assert helper.stdin is not None and helper.stdout is not None
             try:
@@ -58,7 +64,7 @@ class Checker:
             except OSError:
                 answer = b""
             if answer:
-                return msgspec.json.decode(answer, type=str | None)
+                return msgspec.json.decode(answer, type=Problem | None)
             code = helper.wait()
             self._drop()
             if code == -signal.SIGALRM:

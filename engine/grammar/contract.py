@@ -16,7 +16,12 @@ MAX_BLANKS = 16
 
 
 class GrammarError(Exception):
-    """A form cannot be compiled, or an answer cannot go on under it. Shown to whoever asked for it."""
+    """A form cannot be compiled, or an answer cannot go on under it. Shown to whoever asked for it. ``part``: which of
+    ``StructuredOutputsParams.schemas`` is at fault, if it is one alone."""
+
+    def __init__(self, message: str, part: str | None = None) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 class Grammar(Protocol):

@@ -12,6 +12,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from engine.grammar.contract import MAX_BLANKS, GrammarError
 from engine.grammar.schema import prepared
 from engine.grammar.vocabulary import Vocabulary
+from engine.json_kind import json_kind
 from engine.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _ESCAPES = '"\\bfnrt'  # by \u a name could be written that is not taken for tha
 _MAX_LEXER_STATES = 50_000  # some 2 kB each
 _MAX_MESSAGE = 400
 _NOTHING = "NoExtensionBias"  # the library's word for a form that no text has
+_ONE_OF = "oneOf constraints are not supported"
 _PLAIN_JSON = StructuredOutputsParams(json_object=True)
 _ANY = r"/(.|\n)*/"
 _DIRECTIVE = re.compile(r"%(?:json|llguidance|lark)\b")
@@ -44,7 +46,12 @@ class GuidanceCompiler:
     def compile(self, params: StructuredOutputsParams) -> GuidanceGrammar:
         if params.whitespace_pattern is not None:
             self._check_blanks(params.whitespace_pattern)
-        grammar = GuidanceGrammar(self._matcher(_source(params) + self._rules(params)))
+        try:
+            grammar = GuidanceGrammar(self._matcher(_source(params) + self._rules(params)))
+        except GrammarError:
+            for name, schema in (params.schemas or {}).items():
+                self._check_part(name, schema)
+            raise
         grammar.warm(self._tokenizer.eos_tokens)
         return grammar
 
@@ -54,6 +61,13 @@ class GuidanceCompiler:
         for name, text in (params.markers or {}).items():
             lines += _marker_rules(name, text, self._special.get(text))
         return "".join(f"\n{line}" for line in lines)
+
+    def _check_part(self, name: str, schema: dict[str, Any]) -> None:
+        """Raises ``GrammarError`` for a schema that cannot be compiled alone."""
+        try:
+            self._matcher(_json_source(schema, _PLAIN_JSON))
+        except GrammarError as error:
+            raise GrammarError(str(error), name) from None
 
     def _matcher(self, source: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
@@ -104,6 +118,8 @@ class GuidanceGrammar:
         _check(self._matcher)
         for token in ends:
             first &= ~(1 << token)
+        if not first:
+            raise GrammarError("only the empty text has this form")
         for token in {first.bit_length() - 1, (first & -first).bit_length() - 1} - {-1}:
             ahead = self._matcher.deep_copy()
             ahead.consume_token(token)
@@ -180,7 +196,7 @@ def _read(schema: str | dict[str, Any] | None) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise GrammarError(f"a schema must be an object, not {type(schema).__name__}")
+        raise GrammarError(f"a schema must be an object, not {json_kind(schema)}")
     return schema
 
 
@@ -204,4 +220,6 @@ def _lark_regex(pattern: str) -> str:
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         message = matcher.get_error().partition("\n<")[0].strip()
+        if _ONE_OF in message:
+            message = "oneOf is only taken where its alternatives are seen to exclude each other; use anyOf"
         raise GrammarError("no text has this form" if message == _NOTHING else message[:_MAX_MESSAGE])

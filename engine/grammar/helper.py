@@ -1,7 +1,7 @@
 """A process that compiles what clients send, so that neither time nor a crash of it is the server's.
 
-One line in, JSON of ``StructuredOutputsParams``; one line out, ``null`` or why it cannot be compiled. A compilation
-that takes longer than ``LIMIT_S`` ends the process by SIGALRM.
+One line in, JSON of ``StructuredOutputsParams``; one line out, ``null`` or [why it cannot be compiled, which part of
+it]. A compilation that takes longer than ``LIMIT_S`` ends the process by SIGALRM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
         try:
             compiler.compile(decoder.decode(line))
         except GrammarError as error:
-            answer = str(error)
+            answer = str(error), error.part
         signal.alarm(0)
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()

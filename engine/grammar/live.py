@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, wait
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from engine.batch import Batch, Request, Sampled
+from engine.errors import RequestError
+from engine.grammar.answer import Live
+from engine.grammar.compilations import LIMIT_S, Compilation, Compilations
 from engine.grammar.contract import Compiler, Grammar, GrammarError
 from engine.grammar.reasoning import Marks, start
 from engine.grammar.vocabulary import Vocabulary
@@ -22,78 +25,57 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEPT = 64
+FIELD = "structured_outputs"
 _NO_VOCABULARY = "the core knows no vocabulary; structured outputs need one"
+WAITING = RequestError("it is being compiled")
+BUSY = RequestError("too many forms that take long are being compiled; try again in a moment", FIELD, 503)
 log = logging.getLogger("engine")
-
-
-@dataclass(slots=True)
-class Live:
-    """``endless``: end tokens may come only where nothing else may. ``tokens``: accepted so far. ``error``: why the
-    answer cannot go on."""
-
-    grammar: Grammar
-    endless: bool
-    tokens: list[int] = field(default_factory=list)
-    error: str | None = None
-
-    def follow(self, tokens: list[int]) -> None:
-        """Be where an answer of ``tokens`` is."""
-        shared = next(
-            (place for place, (mine, given) in enumerate(zip(self.tokens, tokens, strict=False)) if mine != given),
-            min(len(self.tokens), len(tokens)),
-        )
-        if shared < len(self.tokens):
-            self.grammar.rollback(len(self.tokens) - shared)
-        self.grammar.accept(tokens[shared:])
-        self.tokens = list(tokens)
 
 
 class Grammars:
     """Belongs to the thread of the core's loop. A request is compiled, then live until it is forgotten."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._compiler: Future[Compiler] | None = None
+        self._compilations = Compilations()
+        self._compiler: Compilation[Compiler] | None = None
         self._vocabulary = Vocabulary([], [], [])
         self._marks: dict[tuple[str, str], Marks] = {}
-        self._kept: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
-        self._pending: dict[str, tuple[Request, Future[Grammar]]] = {}
+        self._kept: OrderedDict[bytes, Compilation[Grammar]] = OrderedDict()
+        self._pending: dict[str, tuple[Request, Compilation[Grammar]]] = {}
         self._live: dict[str, Live] = {}
 
     def learn(self, vocabulary: Vocabulary) -> None:
         """Must come before the first ``compile``."""
         self._vocabulary = vocabulary
-        self._compiler = self._pool.submit(_make, vocabulary)
+        self._compiler = self._compilations.submit(partial(_make, vocabulary))
 
     def compile(self, request: Request, params: StructuredOutputsParams) -> None:
         """Start to; ``compiled`` tells the end."""
         key = params.key
-        future = self._kept.get(key)
-        if future is None:
-            future = self._kept[key] = self._pool.submit(self._compile, params)
+        compilation = self._kept.get(key)
+        if compilation is None or compilation.cancelled():
+            compilation = self._kept[key] = self._compilations.submit(partial(self._compile, params))
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        self._pending[request.id] = request, future
+        self._pending[request.id] = request, compilation
 
-    def compiled(self) -> list[tuple[str, str | None]]:
+    def compiled(self) -> list[tuple[str, RequestError | None]]:
         """Requests whose grammar is done, each once; with a reason where there is none."""
-        done = [name for name, (_, future) in self._pending.items() if future.done()]
-        result: list[tuple[str, str | None]] = []
-        for name in done:
-            request, future = self._pending.pop(name)
-            error = future.exception()
+        if self._pending:
+            self._compilations.help()
+        told = {name: self._outcome(*pending) for name, pending in self._pending.items()}
+        result = [(name, error) for name, error in told.items() if error is not WAITING]
+        for name, error in result:
+            request, compilation = self._pending.pop(name)
             if error is None:
-                self._live[name] = Live(future.result().copy(), request.params.ignore_eos)
-            elif not isinstance(error, GrammarError):
-                log.error("the grammar of request %s cannot be compiled", name, exc_info=error)
-            result.append((name, None if error is None else f"{type(error).__name__}: {error}"))
+                self._live[name] = Live(compilation.result().copy(), request.params.ignore_eos)
         return result
 
     def wait(self, seconds: float) -> None:
         """Until a grammar is done, if one is being compiled."""
         if self._pending:
-            wait({future for _, future in self._pending.values()}, seconds, FIRST_COMPLETED)
+            wait({compilation for _, compilation in self._pending.values()}, seconds, FIRST_COMPLETED)
 
     def masks(self, batch: Batch, names: Sequence[str]) -> NDArray[int32] | None:
         """Which tokens may come next for ``names``, [len(names), words] as ``Grammar.fill`` writes them, all ones for
@@ -111,10 +93,7 @@ class Grammars:
         masks = numpy.full((len(names), self._compiler.result().words), -1, numpy.int32)
         for row, live in rows:
             if live.error is None:
-                try:
-                    live.grammar.fill(masks[row])
-                except GrammarError as error:
-                    live.error = str(error)
+                live.fill(masks[row])
             if live.endless:
                 self._hold_ends(masks[row])
         return masks
@@ -134,7 +113,25 @@ class Grammars:
             self._live.pop(name, None)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._compilations.close()
+
+    def _outcome(self, request: Request, compilation: Compilation[Grammar]) -> RequestError | None:
+        """Why there is no grammar, ``WAITING`` if there may still be one, ``None`` if there is."""
+        if compilation.overdue:
+            return RequestError(f"compiling it takes more than {LIMIT_S:.0f} s here; make it smaller", FIELD)
+        if not compilation.running() and self._compilations.stuck:
+            compilation.cancel()
+        if compilation.cancelled():
+            return BUSY
+        if not compilation.done():
+            return WAITING
+        error = compilation.exception()
+        if error is None:
+            return None
+        if isinstance(error, GrammarError):
+            return RequestError(str(error), FIELD)
+        log.error("the grammar of request %s cannot be compiled", request.id, exc_info=error)
+        return RequestError("its form cannot be compiled; the server's log has the details", FIELD, 500)
 
     def _compile(self, params: StructuredOutputsParams) -> Grammar:
         if self._compiler is None:
@@ -154,21 +151,15 @@ class Grammars:
     def _resume(self, request: Request, generated: list[int]) -> None:
         live = self._live.get(request.id)
         if live is not None and live.error is None:
-            try:
-                live.follow(generated)
-            except GrammarError as error:
-                live.error = str(error)
+            live.follow(generated)
 
     def _accept(self, result: Sampled) -> Sampled:
         live = self._live[result.request_id]
         if result.error is None and live.error is None:
-            try:
-                live.grammar.accept(result.tokens)
-                live.tokens += result.tokens
-            except GrammarError as error:
-                live.error = str(error)
+            live.accept(result.tokens)
         if live.error is not None:
-            return Sampled(result.request_id, [], error=f"its grammar fails: {live.error}")
+            message = f"the answer cannot go on in this form, make it simpler: {live.error}"
+            return Sampled(result.request_id, [], error=message, status=400, param=FIELD)
         return replace(result, ended=live.grammar.ended)
 
     def _hold_ends(self, row: NDArray[int32]) -> None:

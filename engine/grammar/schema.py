@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from engine.grammar.contract import GrammarError
+from engine.json_kind import json_kind
 
 MAX_DEPTH = 100
 
@@ -48,7 +49,7 @@ def _nodes(schema: Any, path: str, depth: int) -> Iterator[tuple[str, dict[str, 
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
-        raise GrammarError(f"a schema must be an object; at {path} there is {type(schema).__name__}")
+        raise GrammarError(f"a schema must be an object; at {path} there is {json_kind(schema)}")
     yield path, schema
     for keyword, value in schema.items():
         here = f"{path}.{keyword}"[:200]

@@ -81,22 +81,24 @@ def make_app(
     cors: Cors | None = None,
     rate: RateLimit | None = None,
 ) -> FastAPI:
-    """Every answer of the application that is an error has the OpenAI error object as its body."""
+    """Every answer of the application that is an error has the OpenAI error object as its body. HEAD is answered as
+    GET is, without the body."""
     app = FastAPI(title="engine", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.server = state
     app.state.guarded = bool(api_keys)
     app.add_exception_handler(HTTPException, answer_http_error)
     for method, path, handler, body in ROUTES:
-        app.add_api_route(
-            path,
-            guarded(handler),
-            methods=[method],
-            name=handler.__name__,
-            include_in_schema=path not in PATHS,
-            response_model=None,
-            response_class=Response,
-            openapi_extra=_operation(path, body),
-        )
+        for each in (method, "HEAD") if method == "GET" else (method,):
+            app.add_api_route(
+                path,
+                guarded(handler),
+                methods=[each],
+                name=handler.__name__,
+                include_in_schema=path not in PATHS and each == method,
+                response_model=None,
+                response_class=Response,
+                openapi_extra=_operation(path, body),
+            )
     if rate is not None:
         app.add_middleware(RateMiddleware, rate=rate)
     if state.traces is not None:

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Request
 
 from engine.errors import RequestError
+from engine.json_kind import json_kind
 from engine.server.limits import Limits
 
 INLINE_BYTES = 256 * 1024  # larger bodies are decoded off the event loop
@@ -20,13 +21,16 @@ DRAIN_SECONDS = 10.0
 async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
     """The request's JSON object.
 
-    Raises ``RequestError``: 415 unless the content type is JSON, 413 for a larger body than allowed, 408 for one that
+    Raises ``RequestError``: 415 unless the content is plain JSON, 413 for a larger body than allowed, 408 for one that
     stops coming, 400 for anything that is not one valid JSON object in UTF-8.
     """
     content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         found = f"is {content_type!r}" if content_type else "is missing"
         raise RequestError(f"The content type {found[:100]}; send 'Content-Type: application/json'.", None, 415)
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise RequestError(f"The content encoding is {coding[:50]!r}; send the body as it is.", None, 415)
     raw = await _read_bytes(request, limits)
     value = _decode(raw) if len(raw) <= INLINE_BYTES else await asyncio.to_thread(_decode, raw)
     if not isinstance(value, dict):
@@ -81,9 +85,3 @@ def _decode(raw: bytes) -> Any:
         raise RequestError(f"The body is not valid JSON: {str(error)[:300]}") from error
     except RecursionError as error:
         raise RequestError("The body is nested too deeply.") from error
-
-
-def json_kind(value: Any) -> str:
-    """What JSON calls the type of ``value``."""
-    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
-    return "null" if value is None else kinds.get(type(value), "an object")

@@ -25,7 +25,7 @@ from engine.server.protocol import ChatRequest
 from engine.server.reading import expect
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
-from engine.server.structure import check_structure, read_structure
+from engine.server.structure import check_structure, field_of, read_structure
 from engine.server.tools.choice import read_tools
 from engine.server.tools.structure import with_tools
 from engine.streams import MergedDelta
@@ -64,7 +64,8 @@ async def _prepare(state: ServerState, body: ChatRequest, arrival: float) -> _An
     await check_structure(state, wanted)
     reading = expect(state, use, ids, conversation.continued)
     params = reading.apply(params, wanted)
-    generation = Generation(state, new_id("chatcmpl", body), [ids], params, body.priority, body.cache_salt, arrival)
+    name, form = new_id("chatcmpl", body), field_of(wanted)
+    generation = Generation(state, name, [ids], params, body.priority, body.cache_salt, arrival, form=form)
     frame = Frame(state, generation, body, "chat.completion", "chat.completion.chunk")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)
     shows = body.include_reasoning and state.chat.reasoning_parser is not None
@@ -158,5 +159,9 @@ def _renamed(error: RequestError, body: ChatRequest) -> RequestError:
     names = {"logprobs": "top_logprobs", "prompt": "messages"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
-    new = names.get(error.param or "")
-    return error if new is None else RequestError(error.message.replace(error.param or "", new, 1), new, error.status)
+    old = error.param or ""
+    new = names.get(old)
+    if new is None:
+        return error
+    message = error.message if old == "prompt" else error.message.replace(old, new, 1)
+    return RequestError(message, new, error.status, error.retry_after)

@@ -22,7 +22,7 @@ from engine.server.prompts import check_choices, split_prompts, tokenize, trunca
 from engine.server.protocol import CompletionRequest
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
-from engine.server.structure import check_structure, read_structure
+from engine.server.structure import check_structure, field_of, read_structure
 
 
 async def create_completion(request: Request) -> Response:
@@ -56,7 +56,8 @@ async def _prepare(state: ServerState, body: CompletionRequest, arrival: float) 
     ids = [p if isinstance(p, list) else await tokenize(state, p, body.add_special_tokens) for p in prompts]
     ids = [truncated(state, body, each) for each in ids]
     await check_structure(state, wanted)
-    generation = Generation(state, new_id("cmpl", body), ids, params, body.priority, body.cache_salt, arrival)
+    name, form = new_id("cmpl", body), field_of(wanted)
+    generation = Generation(state, name, ids, params, body.priority, body.cache_salt, arrival, form=form)
     frame = Frame(state, generation, body, "text_completion", "text_completion")
     names = TokenNames(state.serving()[1], body.return_tokens_as_token_ids)
     return _Answer(body, prompts, generation, frame, names)

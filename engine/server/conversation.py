@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BaseModel
 
 from engine.errors import RequestError
-from engine.server.fields import screen
+from engine.server.fields import check_part, screen
 from engine.server.prompts import check_length, off_loop
 from engine.server.protocol import ChatRequest, TokenizeRequest
 from engine.server.state import ServerState
@@ -76,6 +76,7 @@ class Conversation:
 async def encode_conversation(state: ServerState, given: Conversation) -> list[int]:
     """Token ids of the conversation in the model's template. Raises ``RequestError`` naming the field at fault."""
     _, tokenizer = state.serving()
+    check_pieces(state, sum(map(_pieces, given.messages)), "messages")
     messages = [_message(message, i, state.ignore_unknown_fields) for i, message in enumerate(given.messages)]
     characters = sum(_characters(message) for message in messages)
     check_length(state, characters, "messages")
@@ -93,6 +94,8 @@ async def encode_conversation(state: ServerState, given: Conversation) -> list[i
     template = given.template or state.chat_template
     source = template or tokenizer.template_for(bool(given.tools)) or ""
     variables = _effort_variables(given, source) | given.variables
+    if variables or given.documents:
+        characters += len(msgspec.json.encode([variables, given.documents]))
 
     def encode() -> list[int]:
         return tokenizer.encode_chat(
@@ -132,7 +135,23 @@ def _message(message: Any, index: int, ignore_unknown: bool) -> Any:
     for name in ("audio", "function_call"):
         if name in fields:
             raise RequestError(f"{where}{name} is not supported yet.", where + name)
+    content = fields.get("content")
+    for place, part in enumerate(content if isinstance(content, list) and not ignore_unknown else ()):
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            check_part(part, f"{where}content[{place}]")
     return fields
+
+
+def check_pieces(state: ServerState, count: int, name: str) -> None:
+    """Raises ``RequestError`` for more messages, parts and calls than a prompt can have tokens."""
+    if count > state.max_prompt_tokens:
+        most = f"{state.max_prompt_tokens} tokens of a prompt"
+        raise RequestError(f"{name} holds {count} messages, parts and calls; the {most} have no room for them.", name)
+
+
+def _pieces(message: Any) -> int:
+    inside = (message.get("content"), message.get("tool_calls")) if isinstance(message, dict) else ()
+    return 1 + sum(max(0, len(each) - 1) for each in inside if isinstance(each, list))
 
 
 def _characters(message: Any) -> int:

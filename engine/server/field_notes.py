@@ -28,9 +28,10 @@ NOTES: Mapping[str, str] = {
     "repetition_penalty": "above 0; 1: off",
     "logit_bias": "token id → -100 to 100, added to its logit",
     "allowed_token_ids": "no other tokens are generated",
-    "bad_words": "texts whose tokens, alone or behind a blank, are not generated one after the other",
+    "bad_words": "texts whose tokens, alone or behind a blank, are not generated one after the other; at most 128 "
+    "of 128 characters",
     "seed": "the same answer again; -1: none",
-    "stop": "texts that end the answer and are no part of it",
+    "stop": "texts that end the answer and are no part of it; at most 16 of 1024 characters",
     "stop_token_ids": "tokens that end it",
     "include_stop_str_in_output": "let them be part of it",
     "ignore_eos": "go on behind an end token",

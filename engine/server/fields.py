@@ -4,6 +4,7 @@ by its own definition, equals what happens anyway, or the request is refused."""
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ NO_EFFECT = frozenset(
      "service_tier"}
 )  # fmt: skip
 
+PART = ("type", "text", "refusal", "annotations", "logprobs", "cache_control", "prompt_cache_breakpoint")
+"""Fields of a text part. Where the last two say that a prefix may be kept, it may be anyway."""
 _TEXT = "only text goes in and comes out"
 _CODE = "no code or parameters of a client's reach the sampler; see logit_bias and the penalties"
 _BEAMS = "there is no beam search; use n"
@@ -95,12 +98,25 @@ def screen(
             continue
         elif not where and name in NOT_SUPPORTED:
             if value is not None and not _asks_nothing(value, NOT_SUPPORTED[name]):
-                raise RequestError(f"{name} is not supported yet: {REASONS[name]}.", name)
+                raise RequestError(not_supported(name), name)
         elif ignore_unknown:
             _log_once(name)
         else:
             raise RequestError(unknown_field(name, model, where), (where + name)[:200])
     return kept
+
+
+def check_part(part: dict[str, Any], where: str) -> None:
+    """Raises ``RequestError`` for a field of a text part, at ``where``, that nobody knows."""
+    for name in part:
+        if name not in PART:
+            raise RequestError(unknown_name(name, PART, f"{where}."), f"{where}.{name}"[:200])
+
+
+def not_supported(name: str) -> str:
+    """The message about a field that is known and not honoured, with the values that it may have."""
+    taken = " or ".join(json.dumps(value) for value in NOT_SUPPORTED[name])
+    return f"{name} is not supported yet: {REASONS[name]}. Leave it out{taken and f', or send {taken}'}."
 
 
 def unknown_field(name: str, model: type[BaseModel], where: str = "") -> str:

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from engine.server.metrics import Record
 
 Deltas = AsyncGenerator[tuple[int, Delta], None]
+FORM = "structured_outputs"  # as the core calls it
 WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, FinishReason.STOP)
 
 
 @dataclass
 class Generation:
     """``prompts``: token ids. Choices are indexed prompt-major: choice ``i`` of prompt ``p`` is ``p * n + i``.
-    ``arrival``: when the request came, by the monotonic clock. ``pool``: see ``engine.batch.Request``."""
+    ``arrival``: when the request came, by the monotonic clock. ``pool``: see ``engine.batch.Request``. ``form``: what
+    the client calls the form of the answer."""
 
     state: ServerState
     id: str
@@ -36,6 +38,7 @@ class Generation:
     cache_salt: str | None = None
     arrival: float = field(default_factory=time.monotonic)
     pool: str | None = None
+    form: str = FORM
     created: int = field(default_factory=lambda: int(time.time()))
     completion_tokens: int = 0
     cached: dict[int, int] = field(default_factory=dict)
@@ -77,6 +80,9 @@ class Generation:
         except RequestError as error:
             if error.status < 500 and not self.finished and not self.completion_tokens:
                 outcome = None  # never became a request
+            if error.param == FORM:
+                again = 1 if error.status == 503 else None
+                raise RequestError(f"{self.form}: {error.message}", self.form, error.status, again) from None
             raise
         finally:
             if len(self.finished) == self.choices:

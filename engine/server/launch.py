@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import UserError
 from engine.interrupt import exit_at_once
 from engine.server.listen import Address, listening
 from engine.server.tls import tls_context
@@ -33,6 +34,11 @@ def _run(given: dict[str, Given], socket: Any, address: Address, tls: SSLContext
     configure_logging()
     processes = value_of(given, "server.api_server_count")
     if processes > 1:
+        if "server.responses_store" in given and value_of(given, "server.responses_store"):
+            raise UserError(
+                f"--responses-store cannot be kept by {processes} processes, as each has a memory of its own; leave it "
+                "out, or use --api-server-count 1"
+            )
         from engine.server.supervisor import Supervisor
 
         return uvloop.run(Supervisor(given, socket, address, processes).run())

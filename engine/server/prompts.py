@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from engine.errors import RequestError
-from engine.server.body import json_kind
+from engine.json_kind import json_kind
 from engine.server.protocol import GenerationRequest
 from engine.server.state import ServerState
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Strict, ValidationError, WithJsonSchema
 
 from engine.errors import RequestError
+from engine.json_kind import json_kind
 from engine.sampling_params import SamplingParams
-from engine.server.body import json_kind
 from engine.structured_outputs import StructuredOutputsParams
 
 MAX_ERRORS = 10
@@ -243,12 +243,15 @@ def parse(model: type[M], fields: dict[str, Any]) -> M:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location)[:200]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return path.removeprefix(".")[:200]
 
 
 def _brief(value: Any) -> str:
     if value is None or isinstance(value, (list, dict)) or (isinstance(value, int) and value.bit_length() > 128):
         return json_kind(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return repr(value if not isinstance(value, str) or len(value) <= 50 else value[:49] + "…")
 
 

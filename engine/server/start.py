@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from engine.server.listen import Address
     from engine.tokenizer import Tokenizer
 
+SEVERAL = "start it with --api-server-count 1, as one request may come to another process than the last"
+
 
 class Texts(NamedTuple):
     """What a front end needs of a model. ``template``: replaces the model's own. ``reading``: how answers are read;
@@ -90,6 +92,9 @@ async def fill_state(
     metrics = Metrics(engine.info, name, lambda: engine.stats, folder)
     state.chat_template, state.chat = texts.template, texts.reading
     state.pooling = texts.pooling
-    state.responses = ResponseStore(0 if folder else value_of(given, "server.responses_store"))
+    if folder:
+        state.responses = ResponseStore(0, SEVERAL)
+    else:
+        state.responses = ResponseStore(value_of(given, "server.responses_store"))
     state.fill(engine, texts.tokenizer, metrics, name, await measuring)
     return engine

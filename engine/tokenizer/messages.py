@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import RequestError
+from engine.json_kind import json_kind
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -30,14 +31,15 @@ def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
 def _prepare(message: Mapping[str, Any], at: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise RequestError(f"{at} must be an object with 'role' and 'content', found {type(message).__name__}", at)
+        raise RequestError(f"{at} must be an object with 'role' and 'content', not {json_kind(message)}", at)
     role = message.get("role")
     if role not in ROLES:
-        raise RequestError(f"{at}.role is {role!r}; one of {', '.join(ROLES)} is needed", f"{at}.role")
+        found = repr(role[:50]) if isinstance(role, str) else json_kind(role)
+        raise RequestError(f"{at}.role is {found}; one of {', '.join(ROLES)} is needed", f"{at}.role")
     ready = {key: value for key, value in message.items() if value is not None}
     for name in ("name", "tool_call_id"):
         if not isinstance(ready.get(name, ""), str):
-            raise RequestError(f"{at}.{name} must be a string, found {type(ready[name]).__name__}", f"{at}.{name}")
+            raise RequestError(f"{at}.{name} must be a string, not {json_kind(ready[name])}", f"{at}.{name}")
     if calls := ready.pop("tool_calls", None):
         if role != "assistant":
             raise RequestError(f"{at}.tool_calls: only an assistant message has them, not {role}", f"{at}.tool_calls")
@@ -58,7 +60,7 @@ def _content(message: Mapping[str, Any], role: str, at: str) -> str:
     if isinstance(content, list | tuple):
         return "\n".join(_part(part, f"{at}[{i}]") for i, part in enumerate(content))
     if content is not None:
-        raise RequestError(f"{at} must be a string or a list of parts, found {type(content).__name__}", at)
+        raise RequestError(f"{at} must be a string or a list of parts, not {json_kind(content)}", at)
     instead = ("tool_calls", "function_call", "refusal", *_REASONING)
     if role == "assistant" and any(message.get(name) for name in instead):
         return ""
@@ -70,7 +72,7 @@ def _part(part: object, at: str) -> str:
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping) or kind not in _TEXT_PARTS:
-        raise RequestError(f"{at} is of type {kind!r}; this model takes text parts only", at)
+        raise RequestError(f"{at} is of type {str(kind)[:50]!r}; this model takes text parts only", at)
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str):
         raise RequestError(f"{at}.{_TEXT_PARTS[kind]} must be a string", f"{at}.{_TEXT_PARTS[kind]}")
@@ -79,7 +81,7 @@ def _part(part: object, at: str) -> str:
 
 def _tool_calls(calls: object, at: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list | tuple):
-        raise RequestError(f"{at} must be a list, found {type(calls).__name__}", at)
+        raise RequestError(f"{at} must be a list, not {json_kind(calls)}", at)
     return [_tool_call(call, f"{at}[{i}]") for i, call in enumerate(calls)]
 
 
@@ -87,11 +89,12 @@ def _tool_call(call: object, at: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RequestError(f"{at} must be an object with 'function.name' and 'function.arguments'", at)
-    arguments = _arguments(function.get("arguments"), f"{at}.function.arguments")
+    arguments = read_arguments(function.get("arguments"), f"{at}.function.arguments")
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _arguments(value: object, at: str) -> dict[str, Any]:
+def read_arguments(value: object, at: str) -> dict[str, Any]:
+    """Arguments of a call, which may be JSON. Raises ``RequestError`` for what is no object, naming ``at``."""
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value)
@@ -100,7 +103,7 @@ def _arguments(value: object, at: str) -> dict[str, Any]:
     if value is None or value == "" or (isinstance(value, str) and not value.strip()):
         return {}
     if not isinstance(value, Mapping):
-        raise RequestError(f"{at} must be a JSON object, found {type(value).__name__}", at)
+        raise RequestError(f"{at} must be a JSON object, not {json_kind(value)}", at)
     try:
         json.dumps(dict(value), allow_nan=False, default=str, skipkeys=True)
     except (ValueError, RecursionError) as error:

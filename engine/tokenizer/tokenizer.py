@@ -14,6 +14,7 @@ from engine.tokenizer.template import RESERVED_NAMES, render_template
 if TYPE_CHECKING:
     import tokenizers
 
+SHORT = 1024  # characters; the library lets other threads go on only while it encodes a batch
 _log = logging.getLogger("engine")
 
 
@@ -123,7 +124,10 @@ class Tokenizer:
 
     def _encode(self, text: str, param: str) -> list[int]:
         try:
-            return list(self._backend.encode(text, add_special_tokens=False).ids)
+            if len(text) <= SHORT:
+                return list(self._backend.encode(text, add_special_tokens=False).ids)
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+            return list(encoding.ids)
         except TypeError as error:
             raise RequestError("the text holds half of a surrogate pair, which is not a character", param) from error
 

@@ -103,6 +103,18 @@ def test_H_SRV_08_metrics_are_complete_whoever_answers():
         assert total(process, "e2e_request_latency_seconds_count") == 20
 
 
+def test_responses_are_not_kept_where_another_process_would_not_find_them():
+    with several(2) as process:
+        process.until_ready()
+        body = httpx.post(f"{process.url}/v1/responses", json={"input": "hi", "max_output_tokens": 3}).json()
+        assert body["store"] is False
+        later = {"input": "and?", "previous_response_id": body["id"]}
+        error = error_of(httpx.post(f"{process.url}/v1/responses", json=later), 404, "previous_response_id")
+        assert "--api-server-count 1" in error["message"]
+    with several(2, **{"server.responses_store": 9}) as process:
+        assert process.exit_code(40) != 0 and "--responses-store cannot be kept by 2" in process.said()[1]
+
+
 def test_a_killed_api_process_is_replaced_and_the_others_do_not_notice():
     with several(2, step_s=0.01) as process:
         process.until_ready()

@@ -26,6 +26,7 @@ from tests.scripted_engine import MODEL, Script, error_of, serving
 
 POSTS = [path for _, path, _, body in ROUTES if body is not None]
 MESSAGES = [{"role": "user", "content": "hi"}]
+TEXT = {"type": "text", "text": "hi"}
 JSON = {"content-type": "application/json"}
 
 
@@ -52,6 +53,11 @@ def test_H_API_12_content_types(server, path):
     request = server.client.build_request("POST", path, content=b"{}")
     request.headers.pop("content-type", None)
     error_of(server.client.send(request), 415)
+    for coding in ("gzip", "br", "identity, gzip"):
+        packed = server.client.post(path, content=b"{}", headers=JSON | {"content-encoding": coding})
+        assert coding in error_of(packed, 415)["message"]
+    plain = server.client.post(path, content=b"{}", headers=JSON | {"content-encoding": "identity"})
+    assert plain.status_code == 400
     good = server.client.post(path, content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"})
     assert good.status_code in (200, 400)
 
@@ -94,6 +100,21 @@ def test_unknown_routes_and_methods(server):
         assert method in answer.headers["allow"]
 
 
+def test_what_answers_get_answers_head(server):
+    kept = server.response(max_output_tokens=3).json()["id"]
+    for method, path, _, _ in ROUTES:
+        if method == "GET":
+            path = path.replace("{model:path}", MODEL).replace("{response_id}", kept)
+            head, got = server.client.head(path), server.client.get(path)
+            assert (head.status_code, head.content) == (got.status_code, b"") == (200, b""), path
+            same = ("content-type", "etag") if path == "/metrics" else ("content-type", "etag", "content-length")
+            assert all(head.headers.get(name) == got.headers.get(name) for name in same), path
+    assert server.client.head("/openapi.json").status_code == 200
+    assert server.client.head("/nothing").status_code == 404
+    refused = server.client.head("/v1/completions")
+    assert refused.status_code == 405 and refused.headers["allow"] == "POST"
+
+
 def test_H_API_14_hollow_requests(server):
     hollow = [
         ("messages", {"messages": []}),
@@ -103,6 +124,7 @@ def test_H_API_14_hollow_requests(server):
         ("messages", {"messages": [{"role": ["user"], "content": "x"}]}),
         ("messages", {"messages": ["x"]}),
         ("messages", {"messages": "x"}),
+        ("messages[0].content[0].txt", {"messages": [{"role": "user", "content": [{**TEXT, "txt": 1}]}]}),
         ("messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
         ("n", {"n": 0}),
         ("max_tokens", {"max_tokens": -1}),
@@ -113,6 +135,8 @@ def test_H_API_14_hollow_requests(server):
     ]
     for param, body in hollow:
         assert error_of(server.chat(**body), 400)["param"].startswith(param), body
+    cached = {**TEXT, "cache_control": {"type": "ephemeral"}}
+    assert server.chat(messages=[{"role": "user", "content": [cached]}], max_tokens=1).status_code == 200
     for param, body in (("logprobs", {"logprobs": -5}), ("prompt", {"prompt": {}}), ("n", {"n": -1})):
         error_of(server.completion(**body), 400, param)
     assert server.alive()
@@ -165,6 +189,11 @@ def test_H_SRV_06_one_small_request_that_eats_the_server(server):
         (server.completion, "logprobs", {"logprobs": 10**9}),
         (server.completion, "prompt_logprobs", {"prompt_logprobs": 10**9}),
         (server.completion, "stop", {"stop": ["x"] * (MAX_STOP_STRINGS + 1)}),
+        (server.completion, "stop", {"stop": ["x" * 1025]}),
+        (server.completion, "bad_words", {"bad_words": ["a b " * 250_000]}),
+        (server.chat, "messages", {"messages": MESSAGES * 10_000}),
+        (server.chat, "messages", {"messages": [{"role": "user", "content": [TEXT] * 10_000}]}),
+        (server.response, "input", {"input": MESSAGES * 10_000}),
         (server.completion, "prompt", {"prompt": ["x"] * 1025}),
     ]
     for ask, param, body in requests:

@@ -163,9 +163,11 @@ def test_responses_are_held_too(server: LiveServer) -> None:
 
 def test_schemas_that_cannot_be_held_to_are_named(server: LiveServer) -> None:
     for schema, words in (({"type": "object", "not": {}}, "not"), ({"properties": {"a": {"type": "strng"}}}, "strng")):
-        given = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-        error = error_of(ask(server, tools=given, tool_choice="required"), 400)
-        assert error["param"].startswith("tools") and words in error["message"]
+        given = [*tools(), {"type": "function", "function": {"name": "f", "parameters": schema}}]
+        error = error_of(ask(server, tools=given, tool_choice="required"), 400, "tools[2].function.parameters")
+        assert words in error["message"] and "BLANKS" not in error["message"]
+    broken = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strng"}}}
+    error_of(ask(server, tools=tools(True), response_format=broken), 400, "response_format.json_schema.schema")
 
 
 def test_words_and_tokens_that_a_request_rules_out(server: LiveServer) -> None:

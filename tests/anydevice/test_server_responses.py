@@ -255,8 +255,13 @@ def test_log_probabilities_of_a_text():
         ({"input": [{"role": "user", "content": "x", "contnt": 1}]}, "input[0].contnt"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": 5}]}, "input[0].output"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}]}, "input"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}]}, "input[0].arguments"),
         ({"input": [{"type": "reasoning", "encrypted_content": "x", "summary": []}]}, "input[0].encrypted_content"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x", "txt": 1}]}]},
+            "input[0].content[0].txt",
+        ),
+        ({"text": {"format": {"type": "json_schema", "name": 5, "schema": {"type": "null"}}}}, "text.format.name"),
         ({"include": ["file_search_call.results"]}, "include"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
@@ -291,6 +296,14 @@ def test_what_cannot_be_is_refused_by_name(server, body, param):
 def server():
     with talking() as running:
         yield running
+
+
+def test_reasoning_without_a_text_is_no_turn(server):
+    hollow = {"type": "reasoning", "id": "rs_1", "summary": []}
+    turns = [{"role": "user", "content": "a"}, hollow, {"role": "user", "content": "b"}]
+    plain = [turns[0], turns[2]]
+    given, same = (server.response(input=each).json()["usage"]["input_tokens"] for each in (turns, plain))
+    assert given == same
 
 
 def test_nothing_is_kept_of_what_was_refused(server):

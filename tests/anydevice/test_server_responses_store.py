@@ -36,9 +36,10 @@ def test_stored_responses_are_found_listed_and_deleted():
         page = client.responses.input_items.list(made.id, limit=2)
         assert [item.content for item in page.data] == ["c", "b"] and page.has_more
         assert [item.content for item in page] == ["c", "b", "a"]
-        for query in ("limit=0", "limit=x", "order=up", "after=msg_none"):
+        for query in ("limit=0", "limit=x", "limit=²", "limit=٣", "order=up", "after=msg_none"):
             error_of(server.client.get(f"/v1/responses/{made.id}/input_items?{query}"), 400, query.split("=")[0])
-        error_of(server.client.get(f"/v1/responses/{made.id}?stream=true"), 400, "stream")
+        for query in ("stream=true", "stream=True", "stream=1"):
+            error_of(server.client.get(f"/v1/responses/{made.id}?{query}"), 400, "stream")
         error_of(server.client.post(f"/v1/responses/{made.id}/cancel"), 400)
         client.responses.delete(made.id)
         with pytest.raises(openai.NotFoundError):

@@ -26,6 +26,19 @@ TREE = {
     "properties": {"children": {"type": "array", "items": {"$ref": "#"}}},
     "required": ["children"],
 }
+NAMES = {f"a{i}": {"type": "string"} for i in range(20)}
+CROWD = {
+    "anyOf": [
+        {"type": "object", "properties": {**NAMES, "x": {"type": "integer", "multipleOf": factor}}}
+        for factor in range(2, 42)
+    ]
+}
+CROWDED = {
+    "type": "object",
+    "properties": {"kind": {"const": "x"}, "item": CROWD},
+    "required": ["kind", "item"],
+    "additionalProperties": False,
+}
 NAMED = {"type": "object", "patternProperties": {"^a{1,3}$": {"type": "boolean"}}, "additionalProperties": False}
 
 
@@ -114,6 +127,29 @@ def test_H_STR_05_explosive_forms_are_answered_in_time_and_harm_nobody(server: L
     assert is_alive(server)
 
 
+def test_H_STR_05_a_form_too_complex_for_its_answer_is_the_fault_of_its_field(server: LiveServer) -> None:
+    free = {"temperature": 0, "max_tokens": 200, "ignore_eos": True}
+    alone, place = ask(server, **free).json()["choices"][0]["text"], "response_format.json_schema.schema"
+    held = {"max_tokens": 400, "response_format": schema_format(CROWDED)}
+    with ThreadPoolExecutor(4) as pool:
+        neighbour = pool.submit(ask, server, **free)
+        for choices in (1, 2):
+            error = error_of(ask(server, n=choices, **held), 400, place)
+            assert error["message"].startswith(place) and "items" in error["message"]
+        error_of(ask(server, structured_outputs={"json": CROWDED}), 400, "structured_outputs.json")
+        *begun, last = events(ask(server, stream=True, **held).text)
+        assert begun and last["error"]["code"] == 400 and last["error"]["param"] == place
+        assert neighbour.result().json()["choices"][0]["text"] == alone
+    assert server.is_idle() and is_alive(server)
+
+
+def test_H_STR_05_a_form_that_becomes_slow_is_ended_for_the_sake_of_its_neighbours(server: LiveServer) -> None:
+    slow = {"grammar": 'start: s\ns: "a" | s s | s s s'}
+    error = error_of(ask(server, max_tokens=400, ignore_eos=True, structured_outputs=slow), 400)
+    assert error["param"] == "structured_outputs.grammar" and "too long" in error["message"]
+    assert server.is_idle() and is_alive(server)
+
+
 def test_every_form_under_each_of_its_names(server: LiveServer) -> None:
     object_ = json.loads(text_of(ask(server, max_tokens=480, seed=3, logit_bias={str(byte('"')): 6, str(byte("}")): 6},
                                      response_format={"type": "json_object"})))  # fmt: skip
@@ -134,7 +170,7 @@ def test_every_form_under_each_of_its_names(server: LiveServer) -> None:
     ("body", "param", "words"),
     [
         ({"response_format": {"type": "xml"}}, "response_format", "json_schema"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format", "structural_tag"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "by tools"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema"),
         ({"response_format": {"type": "json_object", "strictt": True}}, "response_format.strictt", "Unknown"),
         ({"response_format": "json"}, "response_format", "response_format"),
@@ -148,12 +184,29 @@ def test_every_form_under_each_of_its_names(server: LiveServer) -> None:
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "empty"),
         ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice", "str"),
         ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object", "true"),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "Unknown"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "by tools"),
+        (
+            {"structured_outputs": {"regex": "a", "disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+            "additionalProperties",
+        ),
         ({"guided_json": {"type": "null"}, "guided_regex": "a"}, "guided_json", "json and regex"),
         ({"guided_json": {"type": "null"}, "response_format": {"type": "json_object"}}, "guided_json", "together"),
+        ({"guided_grammar": 'root ::= ""'}, "guided_grammar", "only the empty text"),
+        ({"guided_regex": "a{0}"}, "guided_regex", "only the empty text"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": 5, "schema": PERSON}}},
+            "response_format.json_schema.name",
+            "must be a string, not a number",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"strict": "yes", "schema": PERSON}}},
+            "response_format.json_schema.strict",
+            "must be a boolean, not a string",
+        ),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "guided_json"),
         ({"guided_json": {"type": "null"}, "guided_whitespace_pattern": " *"}, "guided_json", "whitespace_pattern"),
-        ({"guided_decoding_backend": "outlines", "guided_regex": "a"}, "guided_decoding_backend", "llguidance"),
+        ({"guided_decoding_backend": "outlines", "guided_regex": "a"}, "guided_decoding_backend", 'send "auto"'),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(server: LiveServer, body: dict, param: str, words: str) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
@@ -16,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.grammar import GrammarError, Vocabulary, vocabulary_of
+from engine.grammar.answer import Live
 from engine.grammar.checker import Checker
 from engine.grammar.guidance import MAX_BLANKS, GuidanceCompiler
-from engine.grammar.live import Live
 from engine.structured_outputs import StructuredOutputsParams
 from engine.tokenizer import Tokenizer
 from engine.tokenizer.gguf_sentencepiece import build_sentencepiece
@@ -273,6 +274,21 @@ def test_a_helper_that_hangs_or_dies_costs_its_own_question(checker, monkeypatch
     with pytest.raises(GrammarError, match="survive"):
         checker.submit(params(regex="crash")).result(20)
     checker.submit(params(regex="fine too")).result(20)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(checker._ask, b"slow " * 2)
+        checker.close()
+        with pytest.raises(GrammarError):
+            asked.result(20)
+    assert checker._helper is None
+
+
+def test_a_schema_that_the_library_refuses_is_refused_in_our_words():
+    for schema, words in (
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "use anyOf"),
+        ({"type": "object", "additionalProperties": "no"}, "there is a string"),
+    ):
+        with pytest.raises(GrammarError, match=words):
+            compiler("bytes")[0].compile(params(json=schema))
 
 
 def test_the_front_end_loads_neither_torch_nor_the_library():
@@ -289,5 +305,6 @@ def test_the_core_follows_tokens_it_has_not_seen_and_takes_back_what_was_dropped
     live.follow(ids)
     live.follow(ids[:4])
     assert allowed(live.grammar, made.words) == seen == [ids[1]]
-    with pytest.raises(GrammarError):
-        live.follow([*ids[:4], ids[0]])
+    assert live.error is None
+    live.follow([*ids[:4], ids[0]])
+    assert "doesn't satisfy" in (live.error or "")

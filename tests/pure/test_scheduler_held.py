@@ -41,9 +41,10 @@ def test_it_can_fail_or_be_aborted_and_is_checked_at_once() -> None:
         scheduler.add(make_request("long", 20, max_tokens=10**6), held=True)
     scheduler.add(make_request("one", 20), held=True)
     scheduler.add(make_request("two", 20), held=True)
-    (failed,) = scheduler.fail("one", "no grammar")
+    (failed,) = scheduler.fail("one", RequestError("no grammar", "its field", 418))
     assert (failed.finish_reason, failed.error) == (FinishReason.ERROR, "no grammar")
-    assert scheduler.fail("one", "again") == []
+    assert (failed.status, failed.param) == (418, "its field")
+    assert scheduler.fail("one", RequestError("again")) == []
     assert [output.finish_reason for output in scheduler.abort(["two"])] == [FinishReason.ABORT]
     assert not scheduler.has_unfinished() and scheduler.schedule() is None
 

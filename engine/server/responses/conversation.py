@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import RequestError
-from engine.server.body import json_kind
-from engine.server.fields import unknown_name
+from engine.json_kind import json_kind
+from engine.server.fields import check_part, unknown_name
+from engine.tokenizer.messages import read_arguments
 
 ROLES = ("user", "assistant", "system", "developer")
 _PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -44,7 +45,8 @@ def messages_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 else:
                     messages.append({"role": item["role"], "content": text})
             case "reasoning":
-                _open(messages, "reasoning", "content", "tool_calls")["reasoning"] = _reasoning(item, at)
+                if reasoning := _reasoning(item, at):
+                    _open(messages, "reasoning", "content", "tool_calls")["reasoning"] = reasoning
             case "function_call":
                 _open(messages).setdefault("tool_calls", []).append(_call(item, at))
             case _:
@@ -72,9 +74,12 @@ def _item(item: Any, at: str) -> dict[str, Any]:
     for name in item:
         if name not in known | _OF_ALL:
             raise RequestError(unknown_name(name, sorted(known | _OF_ALL), f"{at}."), f"{at}.{name}"[:200])
+    if kind == "function_call":
+        read_arguments(_named(item, "arguments", at), f"{at}.arguments")
     if kind == "message" and item.get("role") not in ROLES:
-        raise RequestError(f"{at}.role is {str(item.get('role'))[:50]!r}; one of {', '.join(ROLES)} is needed.",
-                           f"{at}.role")  # fmt: skip
+        role = item.get("role")
+        found = repr(role[:50]) if isinstance(role, str) else json_kind(role)
+        raise RequestError(f"{at}.role is {found}; one of {', '.join(ROLES)} is needed.", f"{at}.role")
     return item
 
 
@@ -90,6 +95,7 @@ def _part(part: Any, at: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or kind not in _PARTS:
         raise RequestError(f"{at} is of type {str(kind)[:50]!r}; this model takes text parts only.", at)
+    check_part(part, at)
     return _named(part, _PARTS[kind], at)
 
 

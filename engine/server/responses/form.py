@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from engine.errors import RequestError
 from engine.server.responses.protocol import ResponsesRequest
-from engine.server.structure import Structure, Wish, check_names, current, only_one, schema_format, structure_of
+from engine.server.structure import (
+    Structure,
+    Wish,
+    check_names,
+    current,
+    only_one,
+    schema_format,
+    structure_of,
+    unknown_type,
+)
 
 
 def read_format(body: ResponsesRequest, most: int) -> Structure | None:
@@ -25,4 +34,4 @@ def _format(body: ResponsesRequest) -> Wish | None:
         return place, {"json_object": True}, {"json_object": place}
     if kind == "json_schema":
         return schema_format(inner, place, place)
-    raise RequestError(f"{place}.type is {str(kind)[:50]!r}; text, json_object and json_schema are supported.", place)
+    raise RequestError(unknown_type(kind, place), place)

@@ -85,4 +85,5 @@ def renamed(error: RequestError) -> RequestError:
         new = "input"  # earlier turns and instructions stand in front, so the number of a message says nothing
     else:
         new = {"logprobs": "top_logprobs", "max_tokens": "max_output_tokens", "prompt": "input"}.get(old, old)
-    return RequestError(error.message.replace(old, new, 1) if old else error.message, new or None, error.status)
+    message = error.message.replace(old, new, 1) if old else error.message
+    return RequestError(message, new or None, error.status, error.retry_after)

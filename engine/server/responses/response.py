@@ -60,6 +60,7 @@ def ended(response: dict[str, Any], status: str, usage: dict[str, Any], reasonin
     }
 
 
-def failed(response: dict[str, Any], message: str) -> dict[str, Any]:
-    """The same, which came to nothing."""
-    return response | {"status": "failed", "error": {"code": "server_error", "message": message}}
+def failed(response: dict[str, Any], status: int, message: str) -> dict[str, Any]:
+    """The same, which came to nothing. ``status``: that an answer of its own would have."""
+    code = "server_error" if status >= 500 else "invalid_prompt"
+    return response | {"status": "failed", "error": {"code": code, "message": message}}

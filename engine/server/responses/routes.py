@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from engine.errors import RequestError
 from engine.server.accept import check_obfuscation, check_sampling, id_header, read_body, server_state
-from engine.server.conversation import Conversation, encode_conversation
+from engine.server.conversation import Conversation, check_pieces, encode_conversation
 from engine.server.errors import json_response
 from engine.server.generate import Generation
 from engine.server.logprobs import TokenNames
@@ -26,7 +26,7 @@ from engine.server.responses.run import ResponseRun
 from engine.server.responses.store import ResponseStore, Stored
 from engine.server.state import ServerState
 from engine.server.stream import event_stream, until_gone
-from engine.server.structure import check_structure
+from engine.server.structure import check_structure, field_of
 from engine.server.tools.choice import read_tools
 from engine.server.tools.structure import with_tools
 
@@ -44,7 +44,7 @@ async def create_response(request: Request) -> Response:
 
 
 async def get_response(request: Request) -> Response:
-    if request.query_params.get("stream", "false") == "true":
+    if request.query_params.get("stream", "false").lower() not in ("false", "0", ""):
         raise RequestError("stream: a stored response is sent as a whole.", "stream")
     return json_response(_find(request).response)
 
@@ -69,7 +69,7 @@ async def get_input_items(request: Request) -> Response:
     """The items of its own request; those of earlier turns are with their responses."""
     items, asked = _find(request).items, request.query_params
     limit, order, after = asked.get("limit", str(LISTED)), asked.get("order", "desc"), asked.get("after")
-    if not limit.isdigit() or not 1 <= int(limit) <= MOST_LISTED:
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= MOST_LISTED:
         raise RequestError(f"limit is {limit[:50]!r}; it must be from 1 to {MOST_LISTED}.", "limit")
     if order not in ("asc", "desc"):
         raise RequestError(f"order is {order[:50]!r}; it must be asc or desc.", "order")
@@ -94,6 +94,7 @@ async def _prepare(state: ServerState, body: ResponsesRequest, owner: str, arriv
         check_sampling(state, body, params)
     except RequestError as error:
         raise renamed(error) from None
+    check_pieces(state, len(body.input) if isinstance(body.input, list) else 1, "input")
     items = input_items(body.input)
     messages = [*_earlier(state, body, owner), *messages_of(items)]
     system = [{"role": "system", "content": body.instructions}] if body.instructions is not None else []
@@ -114,7 +115,8 @@ async def _prepare(state: ServerState, body: ResponsesRequest, owner: str, arriv
     name = f"resp_{body.request_id or uuid.uuid4().hex}"
     if state.responses.has(name):
         raise RequestError(f"request_id: there is a response {name[:80]!r} already.", "request_id")
-    generation = Generation(state, name, [ids], reading.apply(params, wanted), body.priority, body.cache_salt, arrival)
+    params, form = reading.apply(params, wanted), field_of(wanted)
+    generation = Generation(state, name, [ids], params, body.priority, body.cache_salt, arrival, form=form)
     stored = body.store and state.responses.on
     response = new_response(body, name, state.served_name, generation.created, stored)
     names = None if body.logprobs is None else TokenNames(state.serving()[1])
@@ -165,7 +167,7 @@ def _find(request: Request) -> Stored:
 
 
 def _unknown(name: str, param: str, store: ResponseStore) -> RequestError:
-    why = "the oldest are forgotten" if store.on else "this server keeps none; see --responses-store"
+    why = "the oldest are forgotten" if store.on else f"this server keeps none; {store.remedy}"
     return RequestError(f"There is no response {name[:80]!r}: {why}.", param, 404)
 
 

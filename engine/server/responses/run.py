@@ -124,7 +124,7 @@ class ResponseRun:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, Exception):
-            self.response = failed(self.response, describe(error)[1])
+            self.response = failed(self.response, *describe(error)[:2])
         else:
             self.response = self.response | {"status": "cancelled"}
         if self.begun:

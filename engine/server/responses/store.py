@@ -26,10 +26,11 @@ class Stored:
 
 
 class ResponseStore:
-    """In the memory of this process: at most ``most`` responses, at most ``MAX_BYTES`` of JSON; the oldest go first."""
+    """In the memory of this process: at most ``most`` responses, at most ``MAX_BYTES`` of JSON; the oldest go first.
+    ``remedy``: what to do for some to be kept where there are none."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, remedy: str = "start it with --responses-store above 0") -> None:
+        self._most, self.remedy = most, remedy
         self._kept: OrderedDict[str, Stored] = OrderedDict()
         self._bytes = 0
 

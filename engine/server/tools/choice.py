@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import RequestError
-from engine.server.body import json_kind
+from engine.json_kind import json_kind
 from engine.server.chat_settings import ChatSettings
 from engine.server.fields import unknown_name
 from engine.server.tools.contract import ToolParser

@@ -28,15 +28,17 @@ def with_tools(use: ToolUse, content: Structure | None, most: int = MAX_CHARACTE
         f"schema_{place}": _arguments(tool) if use.needed or tool.strict else {"type": "object"}
         for place, tool in enumerate(use.functions)
     }
+    parts = {f"schema_{place}": f"{tool.where}.parameters" for place, tool in enumerate(use.functions)}
     otherwise, rules = None, ""
     if not use.needed:
         otherwise = "text" if content is None else CONTENT
         if content is not None:
             rules = _content(content, schemas)
+            parts[CONTENT] = content.where
     grammar = parser.grammar([tool.name for tool in use.functions], use.several, otherwise)
     params = StructuredOutputsParams(grammar=grammar + rules, schemas=schemas, markers=dict(parser.markers))
     try:
-        return Structure(params.validate(most), "tools")
+        return Structure(params.validate(most), "tools", parts)
     except RequestError as error:
         raise RequestError(f"tools: {error.message}", "tools") from None
 
