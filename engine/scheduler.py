@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, Stats, Work
 from engine.block_manager import BlockManager
 from engine.errors import RequestError
+from engine.fair_queue import FairQueue
 from engine.prefix_cache import request_keys
 from engine.scheduler_config import SchedulerConfig, resolve_max_tokens
 from engine.sequence import Ranked, Sequence, Status
@@ -46,7 +47,7 @@ class Scheduler:
         self._blocks = block_manager
         self._clock = clock
         self._sequences: dict[str, Sequence] = {}
-        self._waiting = Ranked()
+        self._waiting = FairQueue(config.fair_scheduling)
         self._running = Ranked()
         self._flights: deque[_Flight] = deque()
         self._released: list[str] = []
@@ -95,6 +96,7 @@ class Scheduler:
         rank = (priority, request.arrival, self._added)
         seq = Sequence(request, rank, max_tokens, self._blocks.new_table(request_keys(request)))
         self._sequences[request.id] = seq
+        self._waiting.enter(seq)
         if held:
             seq.status = Status.HELD
         else:
@@ -126,7 +128,7 @@ class Scheduler:
     def schedule(self) -> Batch | None:
         """The next step, or ``None`` if there is nothing to compute now.
 
-        Decodes come first, then unfinished prompts, then waiting requests, each in order of rank.
+        Decodes come first, in order of rank, then unfinished prompts, then waiting requests, these in turn.
         """
         assert len(self._flights) < 2 or not self.config.async_scheduling
         self._steps += 1
@@ -144,6 +146,17 @@ class Scheduler:
                 new.append((seq.request, seq.tokens[len(seq.request.prompt) :]))
             work.append(self._cut(seq, count))
             lives.append((seq, seq.life))
+            self._waiting.charge(seq, count)
+
+        def admit(before: Sequence | None = None) -> None:
+            while left and self._waiting and len(self._running) < self.config.max_num_seqs:
+                seq = self._waiting.first
+                if before is not None and not self._waiting.overtakes(seq, before, prompts):
+                    return
+                if self._preemptions > preemptions or not self._admit(seq, left):
+                    return
+                submit(seq, self._chunk(seq.pending, left))
+                prompts.append(seq)
 
         preempted = -1
         while self._preemptions > preempted:  # what the preempted would have used goes to the others
@@ -151,14 +164,12 @@ class Scheduler:
             for seq, count in self._choose_decodes(left):
                 if seq.status is Status.RUNNING and self._make_room(seq, seq.scheduled + count):
                     submit(seq, count)
-        for seq in [seq for seq in self._running if not seq.decoding]:
+        prompts = self._waiting.in_turn(seq for seq in self._running if not seq.decoding)
+        for seq in tuple(prompts):
+            admit(before=seq)
             if left:
                 submit(seq, self._chunk(seq.pending, left))
-        while left and self._waiting and len(self._running) < self.config.max_num_seqs:
-            seq = self._waiting.first
-            if self._preemptions > preemptions or not self._admit(seq, left):
-                break
-            submit(seq, self._chunk(seq.pending, left))
+        admit()
 
         if not work:
             self._step_tokens = 0
@@ -284,6 +295,7 @@ class Scheduler:
             self._waiting.remove(seq)
         seq.status = Status.FINISHED
         seq.life += 1
+        self._waiting.leave(seq)
         del self._sequences[seq.id]
 
     def _leave(self, seq: Sequence) -> None:

@@ -30,7 +30,7 @@ class Sequence:
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
     ``life``: counts admissions ended; what a batch returns belongs to the life in which it was scheduled.
-    ``stop_token``: the stop id that ended it.
+    ``stop_token``: the stop id that ended it. ``charged``: tokens that its tenant has been charged for.
     """
 
     request: Request
@@ -41,6 +41,7 @@ class Sequence:
     status: Status = Status.WAITING
     computed: int = 0
     scheduled: int = 0
+    charged: int = 0
     coming: int = 0
     goal: int = 0
     life: int = 0

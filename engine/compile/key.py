@@ -65,6 +65,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "scheduler.enable_chunked_prefill": _ORDER,
         "scheduler.long_prefill_token_threshold": _ORDER,
         "scheduler.policy": _ORDER,
+        "scheduler.fair_scheduling": _ORDER,
         "scheduler.async_scheduling": _ORDER,
         "server.*": _OUTSIDE,
     }

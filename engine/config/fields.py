@@ -140,6 +140,8 @@ FIELDS: tuple[Field, ...] = (
     Field("scheduler.async_scheduling", k.SWITCH, SCHEDULE, "make a step while the one before runs",
           ("--async-scheduling",), unset="the platform decides"),
     Field("scheduler.policy", k.POLICY, SCHEDULE, "fcfs or priority", ("--scheduling-policy",), "fcfs"),
+    Field("scheduler.fair_scheduling", k.SWITCH, SCHEDULE, "let API keys, or without keys the user fields of requests, "
+          "take turns by tokens computed among requests of equal priority", ("--fair-scheduling",), True),
     Field("parallel.tensor_parallel_size", k.COUNT, PARALLEL, "devices that share each layer",
           ("--tensor-parallel-size", "-tp"), 1),
     Field("parallel.pipeline_parallel_size", k.COUNT, PARALLEL, "stages that share the layers",

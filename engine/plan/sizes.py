@@ -86,6 +86,7 @@ def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
     chunked = ledger.decide("scheduler.enable_chunked_prefill")
     ledger.decide("scheduler.async_scheduling", True, "default", "the device computes while the host works")
     ledger.decide("scheduler.policy")
+    ledger.decide("scheduler.fair_scheduling")
     ledger.decide("scheduler.long_prefill_token_threshold")
     tokens = ledger.decide("scheduler.max_num_batched_tokens", DEFAULT_TOKENS)
     if not chunked:

@@ -1,0 +1,165 @@
+"""Requests that wait, whose tenants take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace
+
+from engine.sequence import Rank, Ranked, Sequence
+
+
+class FairQueue:
+    """Among requests of equal priority the next is one of the tenant that has been served least, in tokens computed of
+    all its requests, prompts and answers alike; ties and a tenant's own requests go by rank. A tenant without
+    unfinished requests saves nothing up: it comes back as the least served of those that have some. Nothing of worse
+    rank goes before a preempted request.
+
+    ``fair`` false: all are one tenant, whose order is that of rank.
+    """
+
+    def __init__(self, fair: bool = True) -> None:
+        self._fair = fair
+        self._tenants: dict[str | None, _Tenant] = {}
+        self._levels: list[tuple[int, int, str | None]] = []
+        self._turns: list[_Turn] = []
+        self._preempted = Ranked()
+        self._new = 0
+        self._seen = 0
+
+    def __len__(self) -> int:
+        return self._new + len(self._preempted)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """In no order."""
+        yield from self._preempted
+        for tenant in self._tenants.values():
+            for lane in tenant.lanes.values():
+                yield from lane.waiting
+
+    @property
+    def first(self) -> Sequence:
+        """Whose turn it is."""
+        heads = [self._preempted.first] if self._preempted else []
+        if self._new:
+            heads.append(self._head())
+        return min(heads, key=lambda seq: seq.rank)
+
+    def enter(self, seq: Sequence) -> None:
+        """A request has come, though it may not wait yet. Once, before anything else is said of it."""
+        name = self._name(seq)
+        tenant = self._tenants.get(name)
+        if tenant is None or not tenant.unfinished:
+            least = self._least()
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                tenant = self._tenants[name] = _Tenant(least)
+                self._seen += 1
+                heappush(self._levels, (least, self._seen, name))
+            tenant.served = max(tenant.served, least)
+        tenant.unfinished += 1
+
+    def leave(self, seq: Sequence) -> None:
+        """A request has ended."""
+        self._tenants[self._name(seq)].unfinished -= 1
+
+    def add(self, seq: Sequence) -> None:
+        """Let a request wait."""
+        if seq.preemptions:
+            self._preempted.add(seq)
+            return
+        tenant, priority = self._tenants[self._name(seq)], seq.rank[0]
+        lane = tenant.lanes.setdefault(priority, _Lane(tenant))
+        lane.waiting.add(seq)
+        self._new += 1
+        if lane.turn is None or lane.next < lane.turn:
+            lane.turn = lane.next
+            heappush(self._turns, lane.turn)
+
+    def remove(self, seq: Sequence) -> None:
+        """It waits no longer."""
+        if seq.preemptions:
+            self._preempted.remove(seq)
+            return
+        self._tenants[self._name(seq)].lanes[seq.rank[0]].waiting.remove(seq)
+        self._new -= 1
+
+    def charge(self, seq: Sequence, count: int) -> None:
+        """The last ``count`` of the scheduled tokens are being computed. What is computed again is free."""
+        fresh = min(count, seq.scheduled - seq.charged)
+        if fresh > 0:
+            seq.charged = seq.scheduled
+            self._tenants[self._name(seq)].served += fresh
+
+    def in_turn(self, running: Iterable[Sequence]) -> list[Sequence]:
+        """Running requests in the order in which they would be let in."""
+        return sorted(running, key=lambda seq: (*self._claim(seq), seq.rank))
+
+    def overtakes(self, seq: Sequence, prompt: Sequence, running: Iterable[Sequence]) -> bool:
+        """Whether one that waits goes before the rest of a ``prompt`` that runs: it is another tenant's turn, and none
+        of that tenant's own among the ``running`` is still to be computed."""
+        own = self._name(seq)
+        others = all(own != self._name(other) or other.decoding for other in running)
+        return others and self._claim(seq) < self._claim(prompt)
+
+    def _claim(self, seq: Sequence) -> tuple[int, int]:
+        return seq.rank[0], self._tenants[self._name(seq)].served
+
+    def _name(self, seq: Sequence) -> str | None:
+        return seq.request.tenant if self._fair else None
+
+    def _head(self) -> Sequence:
+        # The heap holds lower bounds, since a tenant is only ever served more; they are raised where they come up.
+        while True:
+            turn = self._turns[0]
+            lane = turn[-1]
+            if turn is not lane.turn:
+                heappop(self._turns)
+            elif not lane.waiting:
+                heappop(self._turns)
+                del lane.tenant.lanes[turn[0]]
+            elif turn < lane.next:
+                lane.turn = lane.next
+                heapreplace(self._turns, lane.turn)
+            else:
+                return lane.waiting.first
+
+    def _least(self) -> int:
+        """What the least served tenant with unfinished requests has had; idle ones below it are forgotten."""
+        while self._levels:
+            served, number, name = self._levels[0]
+            tenant = self._tenants[name]
+            if served < tenant.served:
+                heapreplace(self._levels, (tenant.served, number, name))
+            elif tenant.unfinished:
+                return served
+            else:
+                heappop(self._levels)
+                del self._tenants[name]
+        return 0
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    """``served``: tokens, those included that it was put forward by when it came. ``lanes``: by priority."""
+
+    served: int
+    unfinished: int = 0
+    lanes: dict[int, _Lane] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """``turn``: what of it in the heap counts."""
+
+    tenant: _Tenant
+    waiting: Ranked = field(default_factory=Ranked)
+    turn: _Turn | None = None
+
+    @property
+    def next(self) -> _Turn:
+        first = self.waiting.first.rank
+        return first[0], self.tenant.served, first, self
+
+
+_Turn = tuple[int, int, Rank, _Lane]
