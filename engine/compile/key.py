@@ -46,6 +46,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "platform": "the device it picks is declared by its facts",
         "profile_file": "explains only; nothing is compiled",
         "optimization_level": "its decisions are here, each by itself",
+        "performance_mode": "its decisions are here, each by itself",
         "enforce_eager": "the two modes it decides are here",
         "compilation.graph_mode": _GRAPHS,
         "compilation.capture_sizes": _GRAPHS,
