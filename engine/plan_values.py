@@ -11,7 +11,6 @@ from typing import Any
 from engine.program import Program
 from platforms.contract import DeviceProfile, Verdict
 
-
 LEANING = "performance mode"
 """The origin of a default that the performance mode changed."""
 

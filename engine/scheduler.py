@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,13 +13,10 @@ from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, 
 from engine.block_manager import BlockManager
 from engine.errors import RequestError
 from engine.fair_queue import FairQueue
+from engine.preemption_log import PreemptionLog
 from engine.prefix_cache import request_keys
 from engine.scheduler_config import SchedulerConfig, resolve_max_tokens
 from engine.sequence import Ranked, Sequence, Status
-
-WARNING_INTERVAL = 10.0  # seconds
-
-logger = logging.getLogger("engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +50,10 @@ class Scheduler:
         self._added = 0
         self._steps = 0
         self._departures = 0
-        self._preemptions = 0
+        self._preemptions = PreemptionLog(clock)
         self._step_tokens = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
-        self._last_warning = float("-inf")
 
     @property
     def max_request_tokens(self) -> int:
@@ -74,7 +69,7 @@ class Scheduler:
             running=len(self._running),
             waiting=len(self._sequences) - len(self._running),
             kv_usage=self._blocks.usage,
-            preemptions=self._preemptions,
+            preemptions=self._preemptions.total,
             prefix_queries=self._blocks.queries,
             prefix_hits=self._blocks.hits,
             step_tokens=self._step_tokens,
@@ -132,7 +127,7 @@ class Scheduler:
         """
         assert len(self._flights) < 2 or not self.config.async_scheduling
         self._steps += 1
-        preemptions = self._preemptions
+        preemptions = self._preemptions.total
         work: list[Work] = []
         new: list[tuple[Request, list[int]]] = []
         lives: list[tuple[Sequence, int]] = []
@@ -153,14 +148,14 @@ class Scheduler:
                 seq = self._waiting.first
                 if before is not None and not self._waiting.overtakes(seq, before, prompts):
                     return
-                if self._preemptions > preemptions or not self._admit(seq, left):
+                if self._preemptions.total > preemptions or not self._admit(seq, left):
                     return
                 submit(seq, self._chunk(seq.pending, left))
                 prompts.append(seq)
 
         preempted = -1
-        while self._preemptions > preempted:  # what the preempted would have used goes to the others
-            preempted = self._preemptions
+        while self._preemptions.total > preempted:  # what the preempted would have used goes to the others
+            preempted = self._preemptions.total
             for seq, count in self._choose_decodes(left):
                 if seq.status is Status.RUNNING and self._make_room(seq, seq.scheduled + count):
                     submit(seq, count)
@@ -274,18 +269,7 @@ class Scheduler:
         seq.restart()
         seq.departures_seen = self._departures
         self._waiting.add(seq)
-        self._preemptions += 1
-        now = self._clock()
-        if now - self._last_warning >= WARNING_INTERVAL:
-            self._last_warning = now
-            logger.warning(
-                "KV cache is full: preempted request %s; its %d tokens will be computed again (recompute mode). "
-                "Preemptions so far: %d. This costs latency: raise --gpu-memory-utilization or "
-                "--kv-cache-memory-bytes, or lower --max-num-seqs.",
-                seq.id,
-                len(seq.tokens),
-                self._preemptions,
-            )
+        self._preemptions.preempted(seq)
 
     def _end(self, seq: Sequence) -> None:
         if seq.status is Status.RUNNING:
@@ -296,6 +280,7 @@ class Scheduler:
         seq.status = Status.FINISHED
         seq.life += 1
         self._waiting.leave(seq)
+        self._preemptions.ended(seq)
         del self._sequences[seq.id]
 
     def _leave(self, seq: Sequence) -> None:

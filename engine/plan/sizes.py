@@ -110,8 +110,8 @@ def _leaning(ledger: Ledger, wish: Decision) -> Decision:
     factor = PERFORMANCE_MODES[mode].factor
     if factor == 1 or ledger.user(wish.key) is not None:
         return wish
-    why = f"{mode}: {factor} × {wish.value} ({wish.origin}" + (")" if wish.reason == wish.origin else f": {wish.reason})")
-    return Decision(wish.key, factor * wish.value, LEANING, why)
+    whose = wish.origin if wish.reason == wish.origin else f"{wish.origin}: {wish.reason}"
+    return Decision(wish.key, factor * wish.value, LEANING, f"{mode}: {factor} × {wish.value} ({whose})")
 
 
 def decide_blocks(ledger: Ledger, blocks: int, space: str) -> None:
