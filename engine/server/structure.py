@@ -11,6 +11,7 @@ import msgspec
 from engine.errors import RequestError
 from engine.grammar.contract import GrammarError
 from engine.server.fields import unknown_name
+from engine.server.metric_names import Refusal
 from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest
 from engine.server.state import ServerState
 from engine.structured_outputs import CLIENT_FIELDS, MAX_CHARACTERS, StructuredOutputsParams
@@ -67,6 +68,7 @@ async def check_structure(state: ServerState, wanted: Structure | None) -> None:
     except GrammarError as error:
         raise RequestError(f"{where}: {error}", where) from None
     except TimeoutError:
+        state.refused(Refusal.GRAMMARS)
         raise RequestError("Too many forms of answers are being compiled; try again in a moment.", where, 503) from None
 
 

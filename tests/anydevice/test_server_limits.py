@@ -82,6 +82,7 @@ def test_a_full_queue_answers_429_and_serves_on():
             refused = server.completion(stream=stream, max_tokens=1)
             assert error_of(refused, 429)["type"] == "RateLimitError"
             assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert server.metric("admission_rejections_total", reason="queued_requests") == 2
         assert server.client.get("/health").status_code == 200
         server.call(lambda: server.state.queue._waiting.clear())
         assert server.completion(max_tokens=1).status_code == 200
@@ -116,6 +117,7 @@ def test_each_key_has_its_rate():
         refused = ask("a")
         assert "--max-requests-per-minute" in error_of(refused, 429)["message"]
         assert 1 <= int(refused.headers["retry-after"]) <= 20
+        assert server.metric("admission_rejections_total", reason="rate") == 2
         assert ask("b").status_code == 200
         for path in ("/health", "/metrics", "/v1/models"):
             assert server.client.get(path, headers={"authorization": "Bearer a"}).status_code == 200
