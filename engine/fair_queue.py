@@ -20,7 +20,7 @@ class FairQueue:
 
     def __init__(self, fair: bool = True) -> None:
         self._fair = fair
-        self._tenants: dict[str | None, _Tenant] = {}
+        self._tenants: dict[str | None, Tenant] = {}
         self._levels: list[tuple[int, int, str | None]] = []
         self._turns: list[_Turn] = []
         self._preempted = Ranked()
@@ -46,30 +46,33 @@ class FairQueue:
         return min(heads, key=lambda seq: seq.rank)
 
     def enter(self, seq: Sequence) -> None:
-        """A request has come, though it may not wait yet. Once, before anything else is said of it."""
-        name = self._name(seq)
+        """A request has come, though it may not wait yet. Once, before anything else is said of it; it gets its
+        tenant."""
+        name = seq.request.tenant if self._fair else None
         tenant = self._tenants.get(name)
         if tenant is None or not tenant.unfinished:
             least = self._least()
             tenant = self._tenants.get(name)
             if tenant is None:
-                tenant = self._tenants[name] = _Tenant(least)
+                tenant = self._tenants[name] = Tenant(least)
                 self._seen += 1
                 heappush(self._levels, (least, self._seen, name))
             tenant.served = max(tenant.served, least)
         tenant.unfinished += 1
+        seq.tenant = tenant
 
     def leave(self, seq: Sequence) -> None:
         """A request has ended."""
-        self._tenants[self._name(seq)].unfinished -= 1
+        seq.tenant.unfinished -= 1
 
     def add(self, seq: Sequence) -> None:
         """Let a request wait."""
         if seq.preemptions:
             self._preempted.add(seq)
             return
-        tenant, priority = self._tenants[self._name(seq)], seq.rank[0]
-        lane = tenant.lanes.setdefault(priority, _Lane(tenant))
+        lane = seq.tenant.lanes.get(seq.rank[0])
+        if lane is None:
+            lane = seq.tenant.lanes[seq.rank[0]] = Lane(seq.tenant)
         lane.waiting.add(seq)
         self._new += 1
         if lane.turn is None or lane.next < lane.turn:
@@ -81,7 +84,7 @@ class FairQueue:
         if seq.preemptions:
             self._preempted.remove(seq)
             return
-        self._tenants[self._name(seq)].lanes[seq.rank[0]].waiting.remove(seq)
+        seq.tenant.lanes[seq.rank[0]].waiting.remove(seq)
         self._new -= 1
 
     def charge(self, seq: Sequence, count: int) -> None:
@@ -89,24 +92,17 @@ class FairQueue:
         fresh = min(count, seq.scheduled - seq.charged)
         if fresh > 0:
             seq.charged = seq.scheduled
-            self._tenants[self._name(seq)].served += fresh
+            seq.tenant.served += fresh
 
     def in_turn(self, running: Iterable[Sequence]) -> list[Sequence]:
         """Running requests in the order in which they would be let in."""
-        return sorted(running, key=lambda seq: (*self._claim(seq), seq.rank))
+        return sorted(running, key=lambda seq: (*_claim(seq), seq.rank))
 
     def overtakes(self, seq: Sequence, prompt: Sequence, running: Iterable[Sequence]) -> bool:
         """Whether one that waits goes before the rest of a ``prompt`` that runs: it is another tenant's turn, and none
         of that tenant's own among the ``running`` is still to be computed."""
-        own = self._name(seq)
-        others = all(own != self._name(other) or other.decoding for other in running)
-        return others and self._claim(seq) < self._claim(prompt)
-
-    def _claim(self, seq: Sequence) -> tuple[int, int]:
-        return seq.rank[0], self._tenants[self._name(seq)].served
-
-    def _name(self, seq: Sequence) -> str | None:
-        return seq.request.tenant if self._fair else None
+        others = all(seq.tenant is not other.tenant or other.decoding for other in running)
+        return others and _claim(seq) < _claim(prompt)
 
     def _head(self) -> Sequence:
         # The heap holds lower bounds, since a tenant is only ever served more; they are raised where they come up.
@@ -140,19 +136,19 @@ class FairQueue:
 
 
 @dataclass(slots=True, eq=False)
-class _Tenant:
+class Tenant:
     """``served``: tokens, those included that it was put forward by when it came. ``lanes``: by priority."""
 
     served: int
     unfinished: int = 0
-    lanes: dict[int, _Lane] = field(default_factory=dict)
+    lanes: dict[int, Lane] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
-    """``turn``: what of it in the heap counts."""
+class Lane:
+    """What waits of one tenant with one priority. ``turn``: what of it in the heap counts."""
 
-    tenant: _Tenant
+    tenant: Tenant
     waiting: Ranked = field(default_factory=Ranked)
     turn: _Turn | None = None
 
@@ -162,4 +158,8 @@ class _Lane:
         return first[0], self.tenant.served, first, self
 
 
-_Turn = tuple[int, int, Rank, _Lane]
+_Turn = tuple[int, int, Rank, Lane]
+
+
+def _claim(seq: Sequence) -> tuple[int, int]:
+    return seq.rank[0], seq.tenant.served

@@ -6,9 +6,13 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from engine.batch import FinishReason, Output, Request, Times, TokenLogprobs
 from engine.block_manager import BlockTable
+
+if TYPE_CHECKING:
+    from engine.fair_queue import Tenant
 
 Rank = tuple[int, float, int]
 
@@ -30,7 +34,7 @@ class Sequence:
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
     ``life``: counts admissions ended; what a batch returns belongs to the life in which it was scheduled.
-    ``stop_token``: the stop id that ended it. ``charged``: tokens that its tenant has been charged for.
+    ``stop_token``: the stop id that ended it. ``tenant``: who is charged for it, so far for ``charged`` tokens.
     """
 
     request: Request
@@ -38,6 +42,7 @@ class Sequence:
     max_tokens: int
     table: BlockTable
     tokens: list[int] = field(init=False)
+    tenant: Tenant = field(init=False)
     status: Status = Status.WAITING
     computed: int = 0
     scheduled: int = 0
