@@ -89,10 +89,10 @@ class FairQueue:
 
     def charge(self, seq: Sequence, count: int) -> None:
         """The last ``count`` of the scheduled tokens are being computed. What is computed again is free."""
-        fresh = min(count, seq.scheduled - seq.charged)
+        fresh = seq.scheduled - seq.charged
         if fresh > 0:
             seq.charged = seq.scheduled
-            seq.tenant.served += fresh
+            seq.tenant.served += fresh if fresh < count else count
 
     def in_turn(self, running: Iterable[Sequence]) -> list[Sequence]:
         """Running requests in the order in which they would be let in."""
