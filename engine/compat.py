@@ -143,8 +143,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "download_dir": "HF_HOME names the folder that `engine pull` downloads to, ENGINE_CACHE_ROOT that of the "
         "built-in model",
         "enable_expert_parallel": "experts are cut over --tensor-parallel-size",
-        "max_num_partial_prefills": "every tenant has its turn, also in the middle of another's prompt; inside one, "
-        "--long-prefill-token-threshold lets short prompts pass long ones",
+        "max_num_partial_prefills": "short prompts of other tenants are computed in the middle of a long one; for "
+        "those of the same use --long-prefill-token-threshold",
         "max_long_partial_prefills": "use --long-prefill-token-threshold",
         "num_gpu_blocks_override": "use --kv-cache-memory-bytes",
         "compilation.use_inductor_graph_partition": "pieces are cut on the program; use -cc.splitting_ops",

@@ -10,10 +10,10 @@ from engine.sequence import Rank, Ranked, Sequence
 
 
 class FairQueue:
-    """Among requests of equal priority the next is one of the tenant that has been served least, in tokens computed of
-    all its requests, prompts and answers alike; ties and a tenant's own requests go by rank. A tenant without
-    unfinished requests saves nothing up: it comes back as the least served of those that have some. Nothing of worse
-    rank goes before a preempted request.
+    """Among requests of equal priority the next is the one after whose prompt its tenant will have been served least,
+    in tokens computed of all its requests, prompts and answers alike; ties and a tenant's own requests go by rank. A
+    tenant without unfinished requests saves nothing up: it comes back as the least served of those that have some.
+    Nothing of worse rank goes before a preempted request.
 
     ``fair`` false: all are one tenant, whose order is that of rank.
     """
@@ -75,17 +75,18 @@ class FairQueue:
             lane = seq.tenant.lanes[seq.rank[0]] = Lane(seq.tenant)
         lane.waiting.add(seq)
         self._new += 1
-        if lane.turn is None or lane.next < lane.turn:
-            lane.turn = lane.next
-            heappush(self._turns, lane.turn)
+        self._offer(lane)
 
     def remove(self, seq: Sequence) -> None:
         """It waits no longer."""
         if seq.preemptions:
             self._preempted.remove(seq)
             return
-        seq.tenant.lanes[seq.rank[0]].waiting.remove(seq)
+        lane = seq.tenant.lanes[seq.rank[0]]
+        lane.waiting.remove(seq)
         self._new -= 1
+        if lane.waiting:
+            self._offer(lane)
 
     def charge(self, seq: Sequence, count: int) -> None:
         """The last ``count`` of the scheduled tokens are being computed. What is computed again is free."""
@@ -95,17 +96,26 @@ class FairQueue:
             seq.tenant.served += fresh if fresh < count else count
 
     def in_turn(self, running: Iterable[Sequence]) -> list[Sequence]:
-        """Running requests in the order in which they would be let in."""
-        return sorted(running, key=lambda seq: (*_claim(seq), seq.rank))
+        """Running requests, in order of rank, in the order in which their prompts are computed."""
+        prompts, claims = list(running), dict[Tenant, int]()
+        for seq in prompts:
+            claims.setdefault(seq.tenant, _claim(seq))
+        return sorted(prompts, key=lambda seq: (seq.rank[0], claims[seq.tenant], seq.rank))
 
     def overtakes(self, seq: Sequence, prompt: Sequence, running: Iterable[Sequence]) -> bool:
-        """Whether one that waits goes before the rest of a ``prompt`` that runs: it is another tenant's turn, and none
-        of that tenant's own among the ``running`` is still to be computed."""
-        others = all(seq.tenant is not other.tenant or other.decoding for other in running)
-        return others and _claim(seq) < _claim(prompt)
+        """Whether one that waits goes before the rest of a ``prompt`` that runs: by what both tenants will have been
+        served then, if none of its own tenant's among the ``running`` is still to be computed."""
+        if (seq.rank[0], _claim(seq)) >= (prompt.rank[0], _claim(prompt)):
+            return False
+        return all(seq.tenant is not other.tenant or other.decoding for other in running)
+
+    def _offer(self, lane: Lane) -> None:
+        if lane.turn is None or lane.next < lane.turn:
+            lane.turn = lane.next
+            heappush(self._turns, lane.turn)
 
     def _head(self) -> Sequence:
-        # The heap holds lower bounds, since a tenant is only ever served more; they are raised where they come up.
+        # The heap holds lower bounds, as a tenant is only ever served more; they are raised where they come up.
         while True:
             turn = self._turns[0]
             lane = turn[-1]
@@ -154,12 +164,13 @@ class Lane:
 
     @property
     def next(self) -> _Turn:
-        first = self.waiting.first.rank
-        return first[0], self.tenant.served, first, self
+        first = self.waiting.first
+        return first.rank[0], _claim(first), first.rank, self
 
 
 _Turn = tuple[int, int, Rank, Lane]
 
 
-def _claim(seq: Sequence) -> tuple[int, int]:
-    return seq.rank[0], seq.tenant.served
+def _claim(seq: Sequence) -> int:
+    """What its tenant will have been served once its prompt is computed."""
+    return seq.tenant.served + seq.pending

@@ -46,7 +46,7 @@ def test_a_long_prompt_counts_for_what_it_costs():
     fill(scheduler, "a", [30, 30], max_tokens=1)
     fill(scheduler, "b", [10] * 5, start=1, max_tokens=1)
     _, batches = run_all(scheduler, runner)
-    assert admitted(batches) == ["a0", "b0", "b1", "b2", "a1", "b3", "b4"]
+    assert admitted(batches) == ["b0", "b1", "a0", "b2", "b3", "b4", "a1"]
 
 
 def test_an_answer_counts_for_what_it_costs():
@@ -140,6 +140,18 @@ def test_H_SCH_10_a_flood_of_long_prompts_delays_neither_decodes_nor_short_promp
         assert steps == 1
 
 
+def test_long_prompts_of_many_tenants_are_computed_one_after_another():
+    """By turns all of them would be late, and all would hold blocks."""
+    scheduler, runner, _ = roomy()
+    for tenant in "abcde":
+        fill(scheduler, tenant, [100], max_tokens=1)
+    collected, unfinished = Collected(), []
+    while scheduler.has_unfinished():
+        run_step(scheduler, runner, collected)
+        unfinished.append(len(scheduler._running))
+    assert list(collected.last) == ["a0", "b0", "c0", "d0", "e0"] and max(unfinished) == 1
+
+
 def test_prompts_of_one_tenant_are_computed_in_order_unless_a_threshold_cuts_them():
     """Why there is no threshold unless it is asked for: it lets a short prompt pass long ones, while these, computed
     beside each other, have their first tokens later."""
@@ -163,7 +175,7 @@ def test_prompts_of_one_tenant_are_computed_in_order_unless_a_threshold_cuts_the
 )
 def test_a_tenant_waits_for_its_share_and_no_longer(floods, answers, before, length):
     """However much others have sent and however long their prompts: until a tenant's one request is through its prompt,
-    each of the others has had as many tokens of prompts as it, and a step more."""
+    each of the others has had as many tokens of prompts as it, and a step or two."""
     scheduler, runner, _ = roomy(blocks=3000, seqs=32)
     for place, lengths in enumerate(floods):
         fill(scheduler, f"flood {place} ", lengths, max_tokens=answers)
@@ -197,7 +209,7 @@ def test_while_all_have_more_to_do_all_get_the_same(lengths):
         done = Counter(name.split("-")[0] for name in collected.last)
         if any(done[name] == left[name] for name in left):
             break
-        assert max(served.values()) - min(served.values()) <= BUDGET
+        assert max(served.values()) - min(served.values()) <= 200 + BUDGET, "a prompt, and a step"
 
 
 @settings(max_examples=30, deadline=None)
@@ -248,8 +260,8 @@ def count_heap_steps(monkeypatch):
     return steps
 
 
-def waiter(index, tenant, priority=0):
-    request, rank = make_request(f"r{index}", [1], tenant=tenant), (priority, float(index), index)
+def waiter(index, tenant, priority=0, length=1):
+    request, rank = make_request(f"r{index}", [1] * length, tenant=tenant), (priority, float(index), index)
     return Sequence(request, rank, 4, SimpleNamespace())
 
 
@@ -268,9 +280,9 @@ class QueueMachine(RuleBasedStateMachine):
     def unfinished(self):
         return {self.tenant(seq) for seq in self.waiting + self.running + self.held}
 
-    @rule(tenant=st.sampled_from("abc"), priority=st.integers(0, 1), held=st.booleans())
-    def come(self, tenant, priority, held):
-        seq = waiter(self.count, tenant, priority)
+    @rule(tenant=st.sampled_from("abc"), priority=st.integers(0, 1), length=st.integers(1, 30), held=st.booleans())
+    def come(self, tenant, priority, length, held):
+        seq = waiter(self.count, tenant, priority, length)
         self.count += 1
         there = self.unfinished()
         if tenant not in there:
@@ -303,8 +315,14 @@ class QueueMachine(RuleBasedStateMachine):
     def expected(self):
         returned = min((seq for seq in self.waiting if seq.preemptions), key=lambda seq: seq.rank, default=None)
         new = [seq for seq in self.waiting if not seq.preemptions]
-        turn = min(new, key=lambda s: (s.rank[0], self.served[self.tenant(s)], s.rank), default=None)
+        heads = {}
+        for seq in sorted(new, key=lambda seq: seq.rank):
+            heads.setdefault((self.tenant(seq), seq.rank[0]), seq)
+        turn = min(heads.values(), key=lambda s: (s.rank[0], self.claim(s), s.rank), default=None)
         return min((seq for seq in (returned, turn) if seq is not None), key=lambda seq: seq.rank)
+
+    def claim(self, seq):
+        return self.served[self.tenant(seq)] + len(seq.tokens)
 
     @precondition(lambda self: self.running)
     @rule(pick=st.integers(0, 99), count=st.integers(1, 20))
