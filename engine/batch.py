@@ -25,7 +25,8 @@ class Request(msgspec.Struct, frozen=True):
     ``prompt``: token ids, at least one. ``priority``: lower runs first, ties by ``arrival``.
     ``arrival``: seconds of a monotonic clock. ``stop_ids``: the model's end tokens (already empty if ``ignore_eos``)
     united with ``params.stop_token_ids``. ``pool``: ``last``, ``mean`` or ``cls``: in place of a continuation, one
-    vector of the prompt's hidden values; ``params.max_tokens`` is then 0.
+    vector of the prompt's hidden values; ``params.max_tokens`` is then 0. ``tenant``: for whom it is, in a word that
+    says nothing else of them; tenants take turns.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Request(msgspec.Struct, frozen=True):
     stop_ids: frozenset[int] = frozenset()
     cache_salt: str | None = None
     pool: str | None = None
+    tenant: str | None = None
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -121,6 +121,7 @@ class AsyncEngine:
         on_times: Callable[[Times], None] = lambda times: None,
         timeout: float | None = None,
         pool: str | None = None,
+        tenant: str | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come; each choice ends with the delta that has a ``finish_reason``.
 
@@ -129,7 +130,7 @@ class AsyncEngine:
         itself, and with the first delta for what only the core sees; ``EngineDeadError`` at once when the core has
         ended or ends. Nothing runs before the first delta is asked for. ``on_times`` is told once per choice when the
         core has ended it, which for a stop string comes after the last delta. ``timeout``: seconds after which what is
-        not finished fails with ``RequestError`` (504). ``pool``: see ``Request``.
+        not finished fails with ``RequestError`` (504). ``pool``, ``tenant``: see ``Request``.
         """
         self._check_alive()
         self._number += 1
@@ -145,6 +146,7 @@ class AsyncEngine:
             seeds=self._seeds,
             caps=self._caps,
             pool=pool,
+            tenant=tenant,
         )
         return self._generate(self._number, request_id, requests, on_times, timeout)
 

@@ -147,6 +147,9 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "guided_decoding_backend": _FORMS,
         "structured_outputs_config": _FORMS,
         "structured_outputs_config.backend": _FORMS,
+        "max_num_partial_prefills": "short prompts of other tenants are computed in the middle of a long one; for "
+        "those of the same use --long-prefill-token-threshold",
+        "max_long_partial_prefills": "use --long-prefill-token-threshold",
         "num_gpu_blocks_override": "use --kv-cache-memory-bytes",
         "compilation.use_inductor_graph_partition": "pieces are cut on the program; use -cc.splitting_ops",
     }

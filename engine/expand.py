@@ -34,6 +34,7 @@ def expand(
     seeds: Iterator[int | None] = NO_SEEDS,
     caps: Caps = CAPS,
     pool: str | None = None,
+    tenant: str | None = None,
 ) -> list[Request]:
     """The ``params.n`` requests of one prompt, in order of their choice index.
 
@@ -41,7 +42,7 @@ def expand(
     ``prompt_logprobs``; the others get seeds derived from (seed, index) and no ``prompt_logprobs``. ``max_tokens``
     ``None`` stays: the core makes it the rest of the context, or of its cache if that is smaller.
     ``arrival``: seconds of the monotonic clock, now by default. ``seeds``: gives one to each prompt that brings none.
-    ``pool``: see ``Request``.
+    ``pool``, ``tenant``: see ``Request``.
     Raises ``RequestError`` naming the field that cannot be served.
     """
     params = _checked(params, vocab_size, caps)
@@ -52,7 +53,7 @@ def expand(
         _check_text(cache_salt, "cache_salt")
     arrival = time.monotonic() if arrival is None else arrival
     stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos_ids)
-    whole = Request(request_id, prompt, params, arrival, priority, stop_ids, cache_salt, pool)
+    whole = Request(request_id, prompt, params, arrival, priority, stop_ids, cache_salt, pool, tenant)
     most = resolve_max_tokens(whole, max_model_len, capacity=max_model_len)
     if params.min_tokens > most:
         raise RequestError(f"min_tokens is {params.min_tokens}; the context leaves {most} tokens", "min_tokens")

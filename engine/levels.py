@@ -54,6 +54,25 @@ LEVELS: tuple[Level, ...] = (
 )
 
 DEFAULT_LEVEL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceMode:
+    """What defaults lean to, whatever the level. ``factor``: of requests and tokens in a step. ``every``: graphs are
+    captured for every size up to this."""
+
+    factor: int
+    every: int
+    purpose: str
+
+
+PERFORMANCE_MODES: Mapping[str, PerformanceMode] = MappingProxyType(
+    {
+        "balanced": PerformanceMode(1, 0, "defaults as they are"),
+        "interactivity": PerformanceMode(1, 32, "a graph for every step of up to 32 tokens"),
+        "throughput": PerformanceMode(2, 0, "twice the requests and tokens in a step"),
+    }
+)
 TUNING: Mapping[str, str] = MappingProxyType(
     {
         "none": "kernels keep the tiles of their tables",

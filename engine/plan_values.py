@@ -11,6 +11,9 @@ from typing import Any
 from engine.program import Program
 from platforms.contract import DeviceProfile, Verdict
 
+LEANING = "performance mode"
+"""The origin of a default that the performance mode changed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -22,8 +25,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The final value of one canonical key. ``origin`` adds ``platform``, ``level``, ``default`` and ``derived`` to
-    those of ``Given``; ``reason`` says why in words for a user."""
+    """The final value of one canonical key. ``origin`` adds ``platform``, ``level``, ``performance mode``, ``default``
+    and ``derived`` to those of ``Given``; ``reason`` says why in words for a user."""
 
     key: str
     value: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,13 +12,11 @@ from msgspec.structs import replace
 from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, Stats, Work
 from engine.block_manager import BlockManager
 from engine.errors import RequestError
+from engine.fair_queue import FairQueue
+from engine.preemption_log import PreemptionLog
 from engine.prefix_cache import request_keys
 from engine.scheduler_config import SchedulerConfig, resolve_max_tokens
 from engine.sequence import Ranked, Sequence, Status
-
-WARNING_INTERVAL = 10.0  # seconds
-
-logger = logging.getLogger("engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +43,17 @@ class Scheduler:
         self._blocks = block_manager
         self._clock = clock
         self._sequences: dict[str, Sequence] = {}
-        self._waiting = Ranked()
+        self._waiting = FairQueue(config.fair_scheduling)
         self._running = Ranked()
         self._flights: deque[_Flight] = deque()
         self._released: list[str] = []
         self._added = 0
         self._steps = 0
         self._departures = 0
-        self._preemptions = 0
+        self._preemptions = PreemptionLog(clock)
         self._step_tokens = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
-        self._last_warning = float("-inf")
 
     @property
     def max_request_tokens(self) -> int:
@@ -73,7 +69,7 @@ class Scheduler:
             running=len(self._running),
             waiting=len(self._sequences) - len(self._running),
             kv_usage=self._blocks.usage,
-            preemptions=self._preemptions,
+            preemptions=self._preemptions.total,
             prefix_queries=self._blocks.queries,
             prefix_hits=self._blocks.hits,
             step_tokens=self._step_tokens,
@@ -95,6 +91,7 @@ class Scheduler:
         rank = (priority, request.arrival, self._added)
         seq = Sequence(request, rank, max_tokens, self._blocks.new_table(request_keys(request)))
         self._sequences[request.id] = seq
+        self._waiting.enter(seq)
         if held:
             seq.status = Status.HELD
         else:
@@ -126,11 +123,11 @@ class Scheduler:
     def schedule(self) -> Batch | None:
         """The next step, or ``None`` if there is nothing to compute now.
 
-        Decodes come first, then unfinished prompts, then waiting requests, each in order of rank.
+        Decodes come first, in order of rank, then unfinished prompts, then waiting requests, these in turn.
         """
         assert len(self._flights) < 2 or not self.config.async_scheduling
         self._steps += 1
-        preemptions = self._preemptions
+        preemptions = self._preemptions.total
         work: list[Work] = []
         new: list[tuple[Request, list[int]]] = []
         lives: list[tuple[Sequence, int]] = []
@@ -144,21 +141,30 @@ class Scheduler:
                 new.append((seq.request, seq.tokens[len(seq.request.prompt) :]))
             work.append(self._cut(seq, count))
             lives.append((seq, seq.life))
+            self._waiting.charge(seq, count)
+
+        def admit(before: Sequence | None = None) -> None:
+            while left and self._waiting and len(self._running) < self.config.max_num_seqs:
+                seq = self._waiting.first
+                if before is not None and not self._waiting.overtakes(seq, before, prompts):
+                    return
+                if self._preemptions.total > preemptions or not self._admit(seq, left):
+                    return
+                submit(seq, self._chunk(seq.pending, left))
+                prompts.append(seq)
 
         preempted = -1
-        while self._preemptions > preempted:  # what the preempted would have used goes to the others
-            preempted = self._preemptions
+        while self._preemptions.total > preempted:  # what the preempted would have used goes to the others
+            preempted = self._preemptions.total
             for seq, count in self._choose_decodes(left):
                 if seq.status is Status.RUNNING and self._make_room(seq, seq.scheduled + count):
                     submit(seq, count)
-        for seq in [seq for seq in self._running if not seq.decoding]:
+        prompts = self._waiting.in_turn(seq for seq in self._running if not seq.decoding)
+        for seq in tuple(prompts):
+            admit(before=seq)
             if left:
                 submit(seq, self._chunk(seq.pending, left))
-        while left and self._waiting and len(self._running) < self.config.max_num_seqs:
-            seq = self._waiting.first
-            if self._preemptions > preemptions or not self._admit(seq, left):
-                break
-            submit(seq, self._chunk(seq.pending, left))
+        admit()
 
         if not work:
             self._step_tokens = 0
@@ -263,18 +269,7 @@ class Scheduler:
         seq.restart()
         seq.departures_seen = self._departures
         self._waiting.add(seq)
-        self._preemptions += 1
-        now = self._clock()
-        if now - self._last_warning >= WARNING_INTERVAL:
-            self._last_warning = now
-            logger.warning(
-                "KV cache is full: preempted request %s; its %d tokens will be computed again (recompute mode). "
-                "Preemptions so far: %d. This costs latency: raise --gpu-memory-utilization or "
-                "--kv-cache-memory-bytes, or lower --max-num-seqs.",
-                seq.id,
-                len(seq.tokens),
-                self._preemptions,
-            )
+        self._preemptions.preempted(seq)
 
     def _end(self, seq: Sequence) -> None:
         if seq.status is Status.RUNNING:
@@ -284,6 +279,8 @@ class Scheduler:
             self._waiting.remove(seq)
         seq.status = Status.FINISHED
         seq.life += 1
+        self._waiting.leave(seq)
+        self._preemptions.ended(seq)
         del self._sequences[seq.id]
 
     def _leave(self, seq: Sequence) -> None:

@@ -16,6 +16,7 @@ class SchedulerConfig:
     prompt and output together. ``policy``: ``fcfs``, or ``priority`` (lower first, ties by arrival).
     ``long_prefill_token_threshold``: longest chunk of a prompt while other requests exist; 0 means no such limit.
     ``async_scheduling``: a step is made while the one before runs, so that its tokens may still be ``COMING``.
+    ``fair_scheduling``: requests of equal priority are let in by turns of their tenants.
 
     Raises ``UserError`` for values that contradict each other.
     """
@@ -27,6 +28,7 @@ class SchedulerConfig:
     policy: str = "fcfs"
     long_prefill_token_threshold: int = 0
     async_scheduling: bool = False
+    fair_scheduling: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -6,12 +6,16 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from engine.batch import FinishReason, Output, Request, Times, TokenLogprobs
 from engine.block_manager import BlockTable
 from engine.errors import RequestError
+
+if TYPE_CHECKING:
+    from engine.fair_queue import Tenant
 
 Rank = tuple[int, float, int]
 
@@ -33,7 +37,7 @@ class Sequence:
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
     ``life``: counts admissions ended; what a batch returns belongs to the life in which it was scheduled.
-    ``stop_token``: the stop id that ended it.
+    ``stop_token``: the stop id that ended it. ``tenant``: who is charged for it, so far for ``charged`` tokens.
     """
 
     request: Request
@@ -41,9 +45,11 @@ class Sequence:
     max_tokens: int
     table: BlockTable
     tokens: list[int] = field(init=False)
+    tenant: Tenant = field(init=False)
     status: Status = Status.WAITING
     computed: int = 0
     scheduled: int = 0
+    charged: int = 0
     coming: int = 0
     goal: int = 0
     life: int = 0

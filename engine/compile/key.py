@@ -46,6 +46,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "platform": "the device it picks is declared by its facts",
         "profile_file": "explains only; nothing is compiled",
         "optimization_level": "its decisions are here, each by itself",
+        "performance_mode": "its decisions are here, each by itself",
         "enforce_eager": "the two modes it decides are here",
         "compilation.graph_mode": _GRAPHS,
         "compilation.capture_sizes": _GRAPHS,
@@ -65,6 +66,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "scheduler.enable_chunked_prefill": _ORDER,
         "scheduler.long_prefill_token_threshold": _ORDER,
         "scheduler.policy": _ORDER,
+        "scheduler.fair_scheduling": _ORDER,
         "scheduler.async_scheduling": _ORDER,
         "server.*": _OUTSIDE,
     }

@@ -12,7 +12,7 @@ from typing import Any
 from engine import compat
 from engine.config import kinds as k
 from engine.config.values import Kind
-from engine.levels import DEFAULT_LEVEL, FUSIONS, NOT_BUILT, USER_ONLY
+from engine.levels import DEFAULT_LEVEL, FUSIONS, NOT_BUILT, PERFORMANCE_MODES, USER_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,9 @@ FIELDS: tuple[Field, ...] = (
           ("--profile",), unset="the platform's device", only="explain"),
     Field("optimization_level", k.LEVEL, DEVICE, "start time against speed: 0, 1, 2 or 3; also -O2, -O=2",
           ("-O", "--optimization-level"), DEFAULT_LEVEL),
+    Field("performance_mode", k.PERFORMANCE_MODE, DEVICE, "what defaults lean to: "
+          + "; ".join(f"{name}: {mode.purpose}" for name, mode in PERFORMANCE_MODES.items()), ("--performance-mode",),
+          "balanced"),
     Field("enforce_eager", k.SWITCH, DEVICE, "no compilation and no graphs; everything else as the level says",
           ("--enforce-eager",), False),
     Field("kernels", k.KERNELS, DEVICE, "auto, or reference: plain torch for every op", ("--kernels",), "auto"),
@@ -140,6 +143,8 @@ FIELDS: tuple[Field, ...] = (
     Field("scheduler.async_scheduling", k.SWITCH, SCHEDULE, "make a step while the one before runs",
           ("--async-scheduling",), unset="the platform decides"),
     Field("scheduler.policy", k.POLICY, SCHEDULE, "fcfs or priority", ("--scheduling-policy",), "fcfs"),
+    Field("scheduler.fair_scheduling", k.SWITCH, SCHEDULE, "let API keys, or without keys the user fields of requests, "
+          "take turns by tokens computed among requests of equal priority", ("--fair-scheduling",), True),
     Field("parallel.tensor_parallel_size", k.COUNT, PARALLEL, "devices that share each layer",
           ("--tensor-parallel-size", "-tp"), 1),
     Field("parallel.pipeline_parallel_size", k.COUNT, PARALLEL, "stages that share the layers",

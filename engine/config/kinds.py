@@ -24,7 +24,7 @@ from engine.config.values import (
     splits,
     text,
 )
-from engine.levels import LEVELS
+from engine.levels import LEVELS, PERFORMANCE_MODES
 
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 CACHE_NAMES = (*DTYPE_NAMES, "int8", "fp8")
@@ -58,6 +58,7 @@ SHARE = Kind("SHARE", share)
 MEBIBYTES = Kind("MIB", mebibytes)
 INTERVAL, PATIENCE = Kind("SECONDS", seconds(0.1)), Kind("SECONDS", seconds(0))
 LEVEL = Kind("N", level)
+PERFORMANCE_MODE = Kind("WHICH", choice(*PERFORMANCE_MODES))
 DTYPE = Kind("TYPE", choice(*DTYPE_NAMES, "half", "float", also={"half": "float16", "float": "float32"}))
 _EIGHT_BITS = {
     **dict.fromkeys(("fp8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"), "fp8"),

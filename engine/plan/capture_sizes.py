@@ -16,19 +16,21 @@ def capture_sizes(
     cap: int = DEFAULT_CAP,
     query: int = 1,
     step: int | None = None,
+    every: int = 0,
 ) -> list[int]:
     """1, 2, 4, then steps of 8 below 256, then of 16, up to the maximum, which is always in the list; and the same
     counts of requests, ``max_num_seqs`` among them, with ``query`` tokens each. ``maximum`` ``None``:
     ``2 * max_num_seqs * query`` held to ``cap``. Every size is at most ``max_tokens``. Grid: `optimization-levels.md`
     section 10 in the project's references. ``step``: ``FEW`` sizes so many tokens apart instead, then ``WIDER`` times
-    as far, up to ``max_num_seqs * query`` where no maximum is given."""
+    as far, up to ``max_num_seqs * query`` where no maximum is given. ``every``: all sizes up to this,
+    too."""
+    most = max_num_seqs * query if step else min(2 * max_num_seqs * query, cap)
+    most = min(most if maximum is None else maximum, max_tokens)
     if step:
-        most = min(maximum if maximum is not None else max_num_seqs * query, max_tokens)
-        few = range(step, min(most, FEW * step) + 1, step)
-        return sorted({*few, *range(FEW * step, most + 1, WIDER * step), most})
-    chosen = min(maximum if maximum is not None else min(2 * max_num_seqs * query, cap), max_tokens)
-    requests = {count * query for count in _grid(max_num_seqs)}
-    return sorted(size for size in _grid(chosen) | requests if size <= chosen)
+        sizes = {*range(step, FEW * step + 1, step), *range(FEW * step, most + 1, WIDER * step), most}
+    else:
+        sizes = _grid(most) | {count * query for count in _grid(max_num_seqs)}
+    return sorted(size for size in sizes | {*range(1, every + 1)} if size <= most)
 
 
 def _grid(most: int) -> set[int]:

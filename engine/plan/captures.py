@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from engine.config.fields import BY_KEY
 from engine.errors import UserError
+from engine.levels import PERFORMANCE_MODES
 from engine.plan.backend import GRAPHS
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
 from engine.plan.graph_modes import PARTS, kinds
 from engine.plan.ledger import Ledger
 from engine.plan.pieces import SIZES as COMPILED
 from engine.plan.uncaptured import Failed, Left, left, listed, told
-from engine.plan_values import Decision
+from engine.plan_values import LEANING, Decision
 
 SIZES, LARGEST = "compilation.capture_sizes", "compilation.max_capture_size"
 CAP, STEP = "compilation.capture_cap", "compilation.capture_step"
@@ -91,10 +92,14 @@ def _wanted(ledger: Ledger, mode: str) -> tuple[list[int], str, str]:
     tokens = ledger.decisions["scheduler.max_num_batched_tokens"].value
     if sizes:
         return sorted(set(sizes)), "asked for", ledger.wish(SIZES).origin
-    found = capture_sizes(requests, tokens, maximum, cap.value, step=step.value)
+    leaning = ledger.decisions["performance_mode"].value
+    every = PERFORMANCE_MODES[leaning].every
+    found = capture_sizes(requests, tokens, maximum, cap.value, step=step.value, every=every)
     reason, origin = "from max_capture_size" if maximum else "from max_num_seqs", "derived"
     if step.value:
         reason, origin = f"{reason}: {step.reason}", step.origin
+    if every:
+        reason, origin = f"{leaning}: {PERFORMANCE_MODES[leaning].purpose}; the rest {reason}", LEANING
     served = [size for size in found if _kinds(ledger, mode, size)]
     return served or found, reason, origin
 

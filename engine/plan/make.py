@@ -76,6 +76,7 @@ def make_plan(
     check_names(extra, config, [PREFIX + name for name in LIMITS])
 
     ledger.own("optimization_level", level.number, level.purpose)
+    ledger.own("performance_mode")
     able = tables.compiler
     compilers = backend.Compilers(able, able) if able is not None else backend.Compilers.of(profile, facts)
     wanted_graphs = modes.decide_mode(ledger, level, compilers)
@@ -169,7 +170,7 @@ def make_plan(
     return replace(plan, hash=_fingerprint(plan, model))
 
 
-_WISHES = frozenset({"optimization_level", "enforce_eager", "kernels", "kernel_pins"})
+_WISHES = frozenset({"optimization_level", "performance_mode", "enforce_eager", "kernels", "kernel_pins"})
 _NOT_RUN = _WISHES | {pieces.CACHE, pieces.DUMP, pieces.BUNDLE}
 """Decisions that are no part of what runs: wishes that are seen in other decisions, in rows and in fusions, as those of
 ``PREFIX`` are; and where files lie."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.errors import UserError
+from engine.levels import PERFORMANCE_MODES
 from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
 from engine.ops.paged import SCALED
 from engine.plan.facts import float8_of
 from engine.plan.ledger import Ledger
-from engine.plan_values import Decision
+from engine.plan_values import LEANING, Decision
 from engine.program import Program
 from platforms.contract import DeviceProfile
 
@@ -86,8 +87,9 @@ def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
     chunked = ledger.decide("scheduler.enable_chunked_prefill")
     ledger.decide("scheduler.async_scheduling", True, "default", "the device computes while the host works")
     ledger.decide("scheduler.policy")
+    ledger.decide("scheduler.fair_scheduling")
     ledger.decide("scheduler.long_prefill_token_threshold")
-    tokens = ledger.decide("scheduler.max_num_batched_tokens", DEFAULT_TOKENS)
+    tokens = ledger.settle(_leaning(ledger, ledger.wish("scheduler.max_num_batched_tokens", DEFAULT_TOKENS)))
     if not chunked:
         tokens = ledger.limit(
             "scheduler.max_num_batched_tokens",
@@ -95,11 +97,21 @@ def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
             f"without chunked prefill a prompt of max_model_len {limit} must fit one step",
             max,
         )
-    seqs = ledger.decide("scheduler.max_num_seqs", DEFAULT_SEQS)
+    seqs = ledger.settle(_leaning(ledger, ledger.wish("scheduler.max_num_seqs", DEFAULT_SEQS)))
     if seqs > tokens and ledger.user("scheduler.max_num_seqs") is not None:
         ledger.limit("scheduler.max_num_batched_tokens", seqs, f"every one of max_num_seqs {seqs} needs a token", max)
     else:
         ledger.limit("scheduler.max_num_seqs", tokens, f"max_num_batched_tokens {tokens}")
+
+
+def _leaning(ledger: Ledger, wish: Decision) -> Decision:
+    """What nobody asked for, as the performance mode has it."""
+    mode = ledger.decisions["performance_mode"].value
+    factor = PERFORMANCE_MODES[mode].factor
+    if factor == 1 or ledger.user(wish.key) is not None:
+        return wish
+    whose = wish.origin if wish.reason == wish.origin else f"{wish.origin}: {wish.reason}"
+    return Decision(wish.key, factor * wish.value, LEANING, f"{mode}: {factor} × {wish.value} ({whose})")
 
 
 def decide_blocks(ledger: Ledger, blocks: int, space: str) -> None:

@@ -23,6 +23,7 @@ from engine.server.protocol import (
 )
 from engine.server.responses.protocol import ReasoningOptions, TextOptions
 from engine.server.state import ServerState
+from engine.server.tenant import tenant, tenant_of
 
 M = TypeVar("M", bound=BaseModel)
 INNER: dict[str, type[BaseModel]] = {
@@ -39,8 +40,9 @@ def server_state(request: Request) -> ServerState:
 
 
 async def read_body(request: Request, model: type[M]) -> M:
-    """The body of a request as ``model``. Raises ``RequestError``: 503 while there is no engine to ask, 404 for a model
-    that is not served, 400 or what ``read_object`` raises for everything wrong with the body."""
+    """The body of a request as ``model``; from here on its ``tenant`` is known. Raises ``RequestError``: 503 while
+    there is no engine to ask, 404 for a model that is not served, 400 or what ``read_object`` raises for everything
+    wrong with the body."""
     state = server_state(request)
     raw = await read_object(request, state.limits)
     state.serving()
@@ -49,6 +51,7 @@ async def read_body(request: Request, model: type[M]) -> M:
         _screen_inside(fields, name, inner, state.ignore_unknown_fields)
     body = parse(model, fields)
     state.check_model(getattr(body, "model", None))
+    tenant.set(tenant_of(request.scope.get("caller"), getattr(body, "user", None)))
     return body
 
 

@@ -71,7 +71,7 @@ NOTES: Mapping[str, str] = {
     "request_id": "a part of the response's id",
     "cache_salt": "prefixes are shared only among requests with the same",
     "return_token_ids": "tokens of prompt and answer",
-    "user": "says who asks",
+    "user": "who asks: without API keys, users take turns where requests queue",
     "safety_identifier": "says who asks",
     "session_id": "for routers in front of the server",
     "service_tier": "there is one",

@@ -14,6 +14,7 @@ from engine.errors import RequestError
 from engine.generation import Delta
 from engine.sampling_params import SamplingParams
 from engine.server.state import ServerState
+from engine.server.tenant import tenant
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -27,8 +28,8 @@ WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, Fini
 @dataclass
 class Generation:
     """``prompts``: token ids. Choices are indexed prompt-major: choice ``i`` of prompt ``p`` is ``p * n + i``.
-    ``arrival``: when the request came, by the monotonic clock. ``pool``: see ``engine.batch.Request``. ``form``: what
-    the client calls the form of the answer."""
+    ``arrival``: when the request came, by the monotonic clock. ``pool``, ``tenant``: see ``engine.batch.Request``.
+    ``form``: what the client calls the form of the answer."""
 
     state: ServerState
     id: str
@@ -39,6 +40,7 @@ class Generation:
     arrival: float = field(default_factory=time.monotonic)
     pool: str | None = None
     form: str = FORM
+    tenant: str | None = field(default_factory=tenant.get)
     created: int = field(default_factory=lambda: int(time.time()))
     completion_tokens: int = 0
     cached: dict[int, int] = field(default_factory=dict)
@@ -121,6 +123,7 @@ class Generation:
                     on_times=record.took,
                     timeout=left,
                     pool=self.pool,
+                    tenant=self.tenant,
                 )
             )
         return _single(streams[0]) if len(streams) == 1 else _merged(streams)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 PREFIX, ALIAS = "engine:", "vllm:"
 LABELS = ("model_name", "engine")
@@ -16,6 +17,15 @@ LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0,
 ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHOICES = (1, 2, 5, 10, 20)
 PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+
+
+class Refusal(StrEnum):
+    """Which limit a request that was not let in would have passed."""
+
+    QUEUED_REQUESTS = "queued_requests"
+    QUEUED_TOKENS = "queued_tokens"
+    RATE = "rate"
+    GRAMMARS = "grammars"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,8 @@ COUNTERS = (
     Name("generation_tokens", "Generated tokens; the sum of the requests' usage."),
     Name("request_success", "HTTP requests by how they ended, each counted once whatever its prompts and choices.",
          labels=("finished_reason",)),
+    Name("admission_rejections", "HTTP requests that got 429 or 503 since the queue was full, their key came too often "
+         "or too many forms of answers were being compiled.", labels=("reason",)),
 )  # fmt: skip
 HISTOGRAMS = (
     Name("time_to_first_token_seconds", "From a request's arrival to its first token.", TTFT),

@@ -15,7 +15,7 @@ from engine.generation import CoreInfo, Delta
 from engine.sampling_params import SamplingParams
 from engine.server.exposition import CoreCollector, expose
 from engine.server.metric_files import registry_of_all
-from engine.server.metric_names import COUNTERS, HISTOGRAMS, LABELS, PREFIX, token_buckets
+from engine.server.metric_names import COUNTERS, HISTOGRAMS, LABELS, PREFIX, Refusal, token_buckets
 
 COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
 COMPUTED, CACHED, HERE = "local_compute", "local_cache_hit", "device"
@@ -23,6 +23,7 @@ VALUES = {
     "prompt_tokens_by_source": (COMPUTED, CACHED),
     "prompt_tokens_cached_by_source": (HERE,),
     "request_success": tuple(FinishReason),
+    "admission_rejections": tuple(Refusal),
 }
 """Values of a counter's own label; all of them are shown from the start."""
 F = TypeVar("F", bound=Callable[..., None])
@@ -90,6 +91,11 @@ class Metrics:
     def step(self, tokens: int) -> None:
         """Count a step of the core."""
         self.histograms["iteration_tokens_total"].observe(tokens)
+
+    @_contained
+    def refused(self, reason: Refusal) -> None:
+        """Count a request that was not let in."""
+        self.count("admission_rejections", 1, reason)
 
     def note_fault(self, error: Exception) -> None:
         if not self.faulty:

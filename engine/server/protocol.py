@@ -75,6 +75,7 @@ class SampledRequest(Body):
     request_id: Annotated[str, Strict(), Field(min_length=1, max_length=256)] | None = None
     cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
     structured_outputs: dict[str, Any] | None = None
+    user: Text | None = None
 
     def sampling(
         self,
@@ -200,6 +201,7 @@ class EmbeddingRequest(Body):
     priority: Int = 0
     request_id: Annotated[str, Strict(), Field(min_length=1, max_length=256)] | None = None
     cache_salt: Annotated[str, Strict(), Field(min_length=1, max_length=1024)] | None = None
+    user: Text | None = None
 
 
 class TokenizeRequest(Body):

@@ -11,6 +11,7 @@ from itertools import islice
 from engine.batch import Stats
 from engine.errors import RequestError
 from engine.server.limits import Limits
+from engine.server.metric_names import Refusal
 
 RETRY_SECONDS = (1, 60)
 _REMEMBERED = 64
@@ -18,12 +19,17 @@ _REMEMBERED = 64
 
 class Queue:
     """Choices under way, in order of arrival. ``slots``: choices in one step. ``stats``: the core's latest, of all
-    front ends; what it has not seen yet is counted here."""
+    front ends; what it has not seen yet is counted here. ``refused``: told of each request that finds it full."""
 
     def __init__(
-        self, limits: Limits, slots: int, stats: Callable[[], Stats], clock: Callable[[], float] = time.monotonic
+        self,
+        limits: Limits,
+        slots: int,
+        stats: Callable[[], Stats],
+        clock: Callable[[], float] = time.monotonic,
+        refused: Callable[[Refusal], None] = lambda reason: None,
     ) -> None:
-        self.limits, self.slots, self.stats, self.clock = limits, slots, stats, clock
+        self.limits, self.slots, self.stats, self.clock, self.refused = limits, slots, stats, clock, refused
         self._tickets = 0
         self._waiting: dict[tuple[int, int], int] = {}
         self._started = 0
@@ -47,11 +53,13 @@ class Queue:
 
     def _check(self) -> None:
         choices, tokens = self.waiting()
-        for found, limit, what, flag in (
-            (choices, self.limits.queued_choices, "requests", "--max-num-queued-reqs"),
-            (tokens, self.limits.queued_tokens, "prompt tokens", "--max-num-queued-tokens"),
+        limits = self.limits
+        for found, limit, what, flag, reason in (
+            (choices, limits.queued_choices, "requests", "--max-num-queued-reqs", Refusal.QUEUED_REQUESTS),
+            (tokens, limits.queued_tokens, "prompt tokens", "--max-num-queued-tokens", Refusal.QUEUED_TOKENS),
         ):
             if limit is not None and found >= limit:
+                self.refused(reason)
                 message = f"The server is busy: {found} {what} wait, and at most {limit} may ({flag}). Try again later."
                 raise RequestError(message, None, 429, retry_after=self._retry_after(choices))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, MutableSequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.server.errors import error_response
+from engine.server.metric_names import Refusal
 
 SECONDS = 60.0
 
@@ -32,16 +33,18 @@ class RateLimit:
 
 
 class RateMiddleware:
-    """Applies to what does work: every POST. ``scope["caller"]`` says whose it is."""
+    """Applies to what does work: every POST. ``scope["caller"]`` says whose it is. ``refused``: told of each that came
+    too soon."""
 
-    def __init__(self, app: ASGIApp, rate: RateLimit) -> None:
-        self.app, self.rate = app, rate
+    def __init__(self, app: ASGIApp, rate: RateLimit, refused: Callable[[Refusal], None]) -> None:
+        self.app, self.rate, self.refused = app, rate, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         wait = self.rate.refused(scope.get("caller") or 0) if scope.get("method") == "POST" else 0.0
         if not wait:
             await self.app(scope, receive, send)
             return
+        self.refused(Refusal.RATE)
         message = (
             f"More than {self.rate.limit} requests in a minute (--max-requests-per-minute); try again in {wait:.0f} s."
         )

@@ -12,6 +12,7 @@ from engine.grammar.checker import Checker
 from engine.pooling import Pooling
 from engine.server.chat_settings import ChatSettings
 from engine.server.limits import Limits
+from engine.server.metric_names import Refusal
 from engine.server.queue import Queue
 from engine.server.responses.store import ResponseStore
 
@@ -60,7 +61,7 @@ class ServerState:
         """The model is there. ``longest``: bytes of the tokenizer's longest token."""
         self.engine, self.tokenizer, self.metrics, self.served_name = engine, tokenizer, metrics, name
         engine.on_step = metrics.step
-        self.queue = Queue(self.limits, engine.info.max_num_seqs, lambda: engine.stats)
+        self.queue = Queue(self.limits, engine.info.max_num_seqs, lambda: engine.stats, refused=metrics.refused)
         self.max_prompt_tokens = min(engine.info.max_model_len, self.limits.prompt_tokens or engine.info.max_model_len)
         self.max_prompt_bytes = SHRINKAGE * longest * self.max_prompt_tokens
 
@@ -74,6 +75,11 @@ class ServerState:
         if self.stopping:
             raise RequestError("The server is shutting down.", None, 503)
         return self.engine, self.tokenizer
+
+    def refused(self, reason: Refusal) -> None:
+        """Count a request that was not let in; before the model is there nothing counts."""
+        if self.metrics is not None:
+            self.metrics.refused(reason)
 
     def check_model(self, name: str | None) -> None:
         """Raises ``RequestError`` (404) for a model that is not served; no name means the one that is."""

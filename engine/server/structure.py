@@ -13,6 +13,7 @@ from engine.errors import RequestError
 from engine.grammar.contract import GrammarError
 from engine.json_kind import json_kind
 from engine.server.fields import unknown_name
+from engine.server.metric_names import Refusal
 from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest
 from engine.server.state import ServerState
 from engine.structured_outputs import CLIENT_FIELDS, MAX_CHARACTERS, StructuredOutputsParams
@@ -83,6 +84,7 @@ async def check_structure(state: ServerState, wanted: Structure | None) -> None:
         where = wanted.parts.get(error.part or "", where)
         raise RequestError(f"{where}: {error}", where) from None
     except TimeoutError:
+        state.refused(Refusal.GRAMMARS)
         message = "Too many forms of answers are being compiled; try again in a moment."
         raise RequestError(message, where, 503, retry_after=1) from None
 

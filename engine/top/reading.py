@@ -22,7 +22,8 @@ class Quantiles:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """``seconds`` between the two; rates are per second of these. ``kv_usage`` and ``prefix_hit_rate``: 0 to 1, the
-    latter ``None`` if nothing was looked up. ``preemptions`` and ``preemptions_total``: in between, and ever.
+    latter ``None`` if nothing was looked up. ``preemptions`` and ``preemptions_total``: in between, and ever; so with
+    ``refused``, the requests that were not let in.
     ``plan``: what was decided; ``kernels``: (op, kernel, calls); ``fusions``: the active ones with their places."""
 
     model: str
@@ -37,6 +38,8 @@ class Reading:
     prefix_hit_rate: float | None
     preemptions: int
     preemptions_total: int
+    refused: int
+    refused_total: int
     ttft: Quantiles
     itl: Quantiles
     e2e: Quantiles
@@ -73,6 +76,8 @@ def compare(old: Scrape, new: Scrape) -> Reading:
         prefix_hit_rate=hits / queries if queries else None,
         preemptions=int(grown("num_preemptions_total")),
         preemptions_total=int(new.total("num_preemptions_total")),
+        refused=int(grown("admission_rejections_total")),
+        refused_total=int(new.total("admission_rejections_total")),
         ttft=_quantiles(old, new, "time_to_first_token_seconds"),
         itl=_quantiles(old, new, "inter_token_latency_seconds"),
         e2e=_quantiles(old, new, "e2e_request_latency_seconds"),

@@ -68,14 +68,15 @@ def _figures(reading: Reading, history: Sequence[float]) -> RenderableType:
     table.add_column(overflow="crop", no_wrap=True)
     deferred = f", {reading.deferred} deferred" if reading.deferred else ""
     hits = NONE if reading.prefix_hit_rate is None else f"{100 * reading.prefix_hit_rate:.1f} %"
-    preempted = Text(str(reading.preemptions), "bold red" if reading.preemptions else "")
+    bad = [Text(str(count), "bold red" if count else "") for count in (reading.preemptions, reading.refused)]
     table.add_row("generation", f"{reading.generation_rate:.1f} tok/s", Text(sparkline(history), "cyan"))
     table.add_row("prompts", f"{reading.prompt_rate:.1f} tok/s", "")
     table.add_row("running", str(reading.running), f"{reading.request_rate:.2f} requests ended/s")
     table.add_row("waiting", str(reading.waiting), deferred.removeprefix(", "))
     table.add_row("KV cache", f"{100 * reading.kv_usage:.1f} %", _bar(reading.kv_usage))
     table.add_row("prefix hits", hits, "of the prompt tokens looked up")
-    table.add_row("preemptions", preempted, f"{reading.preemptions_total} since the start")
+    table.add_row("preemptions", bad[0], f"{reading.preemptions_total} since the start")
+    table.add_row("refused", bad[1], f"{reading.refused_total} since the start, for want of room")
     return table
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -82,6 +82,7 @@ def test_a_full_queue_answers_429_and_serves_on():
             refused = server.completion(stream=stream, max_tokens=1)
             assert error_of(refused, 429)["type"] == "RateLimitError"
             assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert server.metric("admission_rejections_total", reason="queued_requests") == 2
         assert server.client.get("/health").status_code == 200
         server.call(lambda: server.state.queue._waiting.clear())
         assert server.completion(max_tokens=1).status_code == 200
@@ -90,6 +91,15 @@ def test_a_full_queue_answers_429_and_serves_on():
             pending.result(10)
         server.call(lambda: setattr(server.state, "aborting", False))
         assert server.call(lambda: (server.state.queue._waiting, server.state.queue._started)) == ({}, 0)
+
+
+def test_too_many_forms_at_once_answer_503_and_are_counted(monkeypatch):
+    monkeypatch.setattr("engine.server.structure.CHECK_S", 0.05)
+    with serving() as server:
+        monkeypatch.setattr(server.state.checker, "submit", lambda params: Future())
+        refused = server.completion(structured_outputs={"regex": "a"})
+        assert "Too many forms" in error_of(refused, 503, "structured_outputs.regex")["message"]
+        assert server.metric("admission_rejections_total", reason="grammars") == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -116,6 +126,7 @@ def test_each_key_has_its_rate():
         refused = ask("a")
         assert "--max-requests-per-minute" in error_of(refused, 429)["message"]
         assert 1 <= int(refused.headers["retry-after"]) <= 20
+        assert server.metric("admission_rejections_total", reason="rate") == 2
         assert ask("b").status_code == 200
         for path in ("/health", "/metrics", "/v1/models"):
             assert server.client.get(path, headers={"authorization": "Bearer a"}).status_code == 200

@@ -34,12 +34,15 @@ def scrape(at, prefix="vllm:", **samples):
 
 
 def test_rates_are_of_the_time_between_and_survive_a_restart():
-    old = scrape(10, generation_tokens_total=100, prompt_tokens_total=50, num_preemptions_total=7)
+    refused = {'reason="rate"': 3, 'reason="queued_requests"': 1}
+    old = scrape(10, generation_tokens_total=100, prompt_tokens_total=50, num_preemptions_total=7,
+                 admission_rejections_total={'reason="rate"': 1})  # fmt: skip
     counts = {"generation_tokens_total": 300, "prompt_tokens_total": 10, "num_preemptions_total": 9}
-    new = scrape(14, **counts, num_requests_running=3)
+    new = scrape(14, **counts, num_requests_running=3, admission_rejections_total=refused)
     found = compare(old, new)
     assert (found.seconds, found.generation_rate, found.prompt_rate) == (4, 50, 2.5)
     assert (found.running, found.preemptions, found.preemptions_total) == (3, 2, 9)
+    assert (found.refused, found.refused_total) == (3, 4)
     assert found.prefix_hit_rate is None and found.ttft.p50 is None
 
 

@@ -34,6 +34,7 @@ def make_request(
     priority: int = 0,
     stop_ids: frozenset[int] = frozenset(),
     cache_salt: str | None = None,
+    tenant: str | None = None,
     **params: int,
 ) -> Request:
     """``prompt`` as a number: so many tokens that no other request has."""
@@ -41,7 +42,7 @@ def make_request(
         seed = zlib.crc32(name.encode())
         prompt = [(seed + 31 * index) % 100_003 for index in range(prompt)]
     sampling = SamplingParams(max_tokens=max_tokens, **params)
-    return Request(name, prompt, sampling, arrival, priority, stop_ids, cache_salt)
+    return Request(name, prompt, sampling, arrival, priority, stop_ids, cache_salt, tenant=tenant)
 
 
 def expected(request: Request, max_model_len: int) -> tuple[list[int], FinishReason]:

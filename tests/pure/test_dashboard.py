@@ -76,7 +76,7 @@ def test_what_a_dashboard_is_for_is_on_it() -> None:
                  "inter_token_latency_seconds_bucket", "e2e_request_latency_seconds_bucket", "kv_cache_usage_perc",
                  "request_queue_time_seconds_sum", "request_prefill_time_seconds_sum", "prefix_cache_hits_total",
                  "request_decode_time_seconds_sum", "num_preemptions_total", "graph_steps_total", "plan_info",
-                 "kernel_info", "fusion_info", "request_success_total"):  # fmt: skip
+                 "kernel_info", "fusion_info", "request_success_total", "admission_rejections_total"):  # fmt: skip
         assert f"engine:{name}" in asked, name
 
 

@@ -24,6 +24,7 @@ from engine.server.metric_names import (
     LATENCY,
     PREFIX,
     TTFT,
+    Refusal,
     token_buckets,
 )
 from engine.server.metrics import Metrics
@@ -260,6 +261,13 @@ def test_who_follows_a_request_is_told_once_and_with_its_phases(metrics):
     assert told == [record, failed]
     follow(lambda record: record.end(None), lambda record: record.took(times))
     assert told == [record, failed]
+
+
+def test_requests_that_were_not_let_in_count_by_the_limit(metrics):
+    for reason in (*Refusal, Refusal.RATE):
+        metrics.refused(reason)
+    counts = {r.value: value(metrics, "admission_rejections_total", reason=r.value) for r in Refusal}
+    assert counts == {"queued_requests": 1, "queued_tokens": 1, "rate": 2, "grammars": 1}
 
 
 def test_steps_are_counted_where_they_are_told(metrics, core):

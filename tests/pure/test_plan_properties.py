@@ -26,6 +26,7 @@ IDS = [":".join(pair) for pair in TARGETS]
 NUMBERS = [level.number for level in LEVELS]
 SWITCHES = [f"compilation.pass_config.{name}" for name in FUSIONS]
 VALUES: dict[str, list[Any]] = {
+    "performance_mode": ["interactivity", "throughput"],
     "enforce_eager": [True, False],
     "batch_invariant": [True, False],
     "kernels": ["reference"],

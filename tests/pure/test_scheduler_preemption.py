@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from types import SimpleNamespace
 
 import pytest
 from scheduler_toys import (
@@ -14,6 +15,8 @@ from scheduler_toys import (
     run_step,
     shape,
 )
+
+from engine.preemption_log import PreemptionLog
 
 
 def crowded(count=6, blocks=20, policy="fcfs", **options):
@@ -131,6 +134,36 @@ def test_preemption_warning_is_rare_cumulative_and_names_the_remedy(caplog):
     assert "so far: 1." in first and "so far: 4." in second
     for words in ("recompute", "raise --gpu-memory-utilization or --kv-cache-memory-bytes, or lower --max-num-seqs"):
         assert words in first
+
+
+def told(caplog, events, clock=lambda: 0.0):
+    """Messages after requests ended, ``x`` preempted and ``.`` not."""
+    log = PreemptionLog(clock)
+    with caplog.at_level(logging.WARNING, logger="engine"):
+        for event in events:
+            log.ended(SimpleNamespace(preemptions=int(event == "x")))
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_more_than_a_twentieth_of_requests_preempted_is_told_once_with_share_and_remedy(caplog):
+    assert told(caplog, "x" + "." * 19 * 3) == []
+    assert told(caplog, ("x" + "." * 19) * 40) == [], "five in a hundred are not more than five"
+    assert told(caplog, "x" * 10 + "." * 190 + "x" * 10 + "." * 500) == [], "what is long ago counts no more"
+    (message,) = told(caplog, "." * 300 + "x" * 300)
+    assert message.startswith("Of the last 200 requests 11 were preempted (6 %)")
+    assert message.endswith("raise --gpu-memory-utilization or --kv-cache-memory-bytes, or lower --max-num-seqs.")
+    caplog.clear()
+    assert told(caplog, "." * 33 + "x" * 11)[0].startswith("Of the last 44 requests 11 were preempted (25 %)")
+
+
+def test_a_crowd_is_told_of_beside_its_preemptions(caplog):
+    scheduler, runner, _, _ = crowded(40, clock=lambda: 0.0)
+    collected = Collected()
+    with caplog.at_level(logging.WARNING, logger="engine"):
+        while scheduler.has_unfinished():
+            run_step(scheduler, runner, collected)
+    hit = sum(output.times.preemptions > 0 for output in collected.last.values())
+    assert hit > 10 and sum("Of the last" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_nothing_is_preempted_when_the_head_of_the_queue_does_not_fit():

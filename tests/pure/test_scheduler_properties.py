@@ -30,6 +30,7 @@ requests = st.fixed_dictionaries(
         "priority": st.integers(0, 2),
         "stop_ids": st.frozensets(st.integers(0, 22), max_size=3),
         "cache_salt": st.sampled_from([None, None, None, "a", "b"]),
+        "tenant": st.sampled_from([None, "a", "b"]),
     },
     optional={"prompt_logprobs": st.just(0), "logprobs": st.just(0), "min_tokens": st.integers(0, 3)},
 )
@@ -52,10 +53,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth=st.integers(1, 3),
         burst=bursts,
         ahead=st.booleans(),
+        fair=st.booleans(),
     )
-    def start(self, groups, seqs, extra, model, chunked, policy, threshold, caching, depth, burst, ahead):
+    def start(self, groups, seqs, extra, model, chunked, policy, threshold, caching, depth, burst, ahead, fair):
         budget = max(seqs, 0 if chunked else model) + extra
-        config = SchedulerConfig(seqs, budget, model, chunked, policy, threshold, ahead)
+        config = SchedulerConfig(seqs, budget, model, chunked, policy, threshold, ahead, fair)
         depth, burst = (2, [1]) if ahead else (depth, burst)
         self.world = World(config, groups, caching, depth, burst)
 
@@ -124,6 +126,7 @@ def draw_request(rng: random.Random, model: int) -> dict:
         "priority": rng.randint(0, 2),
         "stop_ids": frozenset(rng.choices(range(23), k=rng.choice([0, 0, 1]))),
         "cache_salt": rng.choice([None, None, None, "a"]),
+        "tenant": rng.choice("aaabc"),
     }
     if rng.random() < 0.2:
         values |= {"prompt_logprobs": 0, "logprobs": 0}

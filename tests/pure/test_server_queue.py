@@ -65,6 +65,20 @@ def test_a_cache_that_is_full_leaves_fewer_places() -> None:
         queue.enter([1])
 
 
+def test_who_finds_it_full_is_counted_with_the_limit() -> None:
+    counted: list[str] = []
+    queue = Queue(Limits(queued_choices=3, queued_tokens=50), 1, state, refused=counted.append)
+    queue.enter([5])
+    queue.enter([60])
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            queue.enter([1])
+    queue.limits = Limits(queued_choices=1)
+    with pytest.raises(RequestError):
+        queue.enter([1, 1])
+    assert counted == ["queued_tokens", "queued_tokens", "queued_requests"]
+
+
 def test_requests_of_other_front_ends_count() -> None:
     queue = Queue(Limits(queued_choices=3), 2, lambda: state(running=2, waiting=3))
     with pytest.raises(RequestError, match="3 requests wait"):

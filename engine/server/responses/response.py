@@ -40,7 +40,7 @@ def new_response(body: ResponsesRequest, name: str, model: str, created: int, st
         "top_p": body.top_p,
         "truncation": body.truncation,
         "usage": None,
-        "user": None,
+        "user": body.user,
     }
 
 
