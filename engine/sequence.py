@@ -25,7 +25,7 @@ class Status(StrEnum):
 class Sequence:
     """``tokens``: prompt and generated ids. ``computed`` of them are in the KV cache; ``scheduled`` of them will be
     once every submitted batch has run. ``coming``: tokens that submitted batches will have sampled, where the scheduler
-    goes ahead of them, so ``computed <= scheduled <= len(tokens) + coming``.
+    goes ahead of them, so ``computed <= scheduled <= len(tokens) + coming``, drafts under way aside.
 
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
@@ -71,7 +71,7 @@ class Sequence:
     def pending(self) -> int:
         """Tokens, known or coming, that no submitted batch computes yet. The last of an answer is never computed."""
         ahead = self.coming if len(self.tokens) + self.coming < self.most_tokens else 0
-        return len(self.tokens) + ahead - self.scheduled
+        return max(0, len(self.tokens) + ahead - self.scheduled)
 
     @property
     def decoding(self) -> bool:

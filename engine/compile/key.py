@@ -66,6 +66,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "scheduler.long_prefill_token_threshold": _ORDER,
         "scheduler.policy": _ORDER,
         "scheduler.async_scheduling": _ORDER,
+        "speculative_config.*": _ORDER,
         "server.*": _OUTSIDE,
     }
 )
