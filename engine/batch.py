@@ -97,8 +97,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
     step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token
-    after these; the request ends. ``ended``: its grammar allows nothing after these tokens. ``pooled``: the vector that was asked
-    for, float32 in the order of little-endian machines."""
+    after these; the request ends. ``ended``: its grammar allows nothing after these tokens. ``pooled``: the vector that
+    was asked for, float32 in the order of little-endian machines."""
 
     request_id: str
     tokens: list[int]

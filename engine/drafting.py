@@ -37,11 +37,11 @@ class NGrams:
                     ends[tuple(tokens[end - length : end])] = end
         self._indexed = max(self._indexed, known - 1)
         for length, ends in self._ends.items():
-            end = ends.get(tuple(tokens[-length:])) if length <= known else None
-            if end is not None:
-                draft = tokens[end : end + count]
+            place = ends.get(tuple(tokens[-length:])) if length <= known else None
+            if place is not None:
+                draft = tokens[place : place + count]
                 while len(draft) < count:
-                    draft.append(draft[end - known])
+                    draft.append(draft[place - known])
                 return draft
         return []
 
