@@ -8,6 +8,7 @@ from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.plan.backend import GRAPHS
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
+from engine.plan.drafting import decode_tokens
 from engine.plan.graph_modes import PARTS, kinds
 from engine.plan.ledger import Ledger
 from engine.plan.pieces import SIZES as COMPILED
@@ -91,8 +92,11 @@ def _wanted(ledger: Ledger, mode: str) -> tuple[list[int], str, str]:
     tokens = ledger.decisions["scheduler.max_num_batched_tokens"].value
     if sizes:
         return sorted(set(sizes)), "asked for", ledger.wish(SIZES).origin
-    found = capture_sizes(requests, tokens, maximum, cap.value, step=step.value)
+    query = decode_tokens(ledger.decisions)
+    found = capture_sizes(requests, tokens, maximum, cap.value, query, step.value)
     reason, origin = "from max_capture_size" if maximum else "from max_num_seqs", "derived"
+    if query > 1 and not maximum:
+        reason = f"{reason} of {query} tokens, drafts included"
     if step.value:
         reason, origin = f"{reason}: {step.reason}", step.origin
     served = [size for size in found if _kinds(ledger, mode, size)]

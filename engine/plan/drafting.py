@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.config.fields import BY_KEY
 from engine.errors import UserError
 from engine.plan.ledger import Ledger
@@ -13,6 +15,11 @@ METHOD, TOKENS, LONGEST, SHORTEST = (
 )
 AHEAD = "scheduler.async_scheduling"
 DEFAULT_LOOKUP = 5
+
+
+def decode_tokens(decisions: Mapping[str, Decision]) -> int:
+    """The most tokens that a step computes of a request that generates."""
+    return 1 + decisions[TOKENS].value if TOKENS in decisions else 1
 
 
 def decide_drafting(ledger: Ledger) -> None:

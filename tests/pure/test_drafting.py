@@ -146,7 +146,7 @@ def test_answers_in_a_form_are_not_drafted():
 
 def test_what_breaks_behind_a_draft_ends_the_request_with_the_tokens_before():
     request = make_request("a", 5, max_tokens=9)
-    scheduler, runner, manager, collected = started(Sure(4), request)
+    scheduler, runner, manager, _ = started(Sure(4), request)
     batch = scheduler.schedule()
     (result,) = runner.run(batch)
     (output,) = scheduler.update(batch, [replace(result, tokens=result.tokens[:2], error="NaN")])
@@ -195,7 +195,10 @@ def test_a_step_is_not_made_ahead_where_there_are_drafts():
     [
         (["--spec-method=ngram"], r"--spec-method=ngram \(command line\) needs --spec-tokens as well"),
         (["--spec-tokens=3"], r"--spec-tokens=3 \(command line\) needs --spec-method as well; add --spec-method=ngram"),
-        ([*NGRAM, "--async-scheduling"], r"--async-scheduling=true .* and --spec-method=ngram .* contradict each other"),
+        (
+            [*NGRAM, "--async-scheduling"],
+            r"--async-scheduling=true .* and --spec-method=ngram .* contradict each other",
+        ),
         (
             [*NGRAM, "--speculative-config.prompt_lookup_max=2", "--speculative-config.prompt_lookup_min=3"],
             "prompt_lookup_min=3 .* and .*prompt_lookup_max=2 .* contradict each other",
