@@ -241,6 +241,7 @@ SAMPLES = {
     "TYPE": [" auto", "=float32", "=bfloat16"],
     "N": [" 1", "=3", " 2"],
     "0|1|2": [" 0", "=2"],
+    "METHOD": [" ngram", "=ngram"],
     "MODE": ["=NONE", " 1", "=0"],
     "WHICH": None,
     "SHARE": [" 0.5", "=1"],
