@@ -46,7 +46,8 @@ class Work(msgspec.Struct, frozen=True):
     ``tokens``: ids computed in this step, at positions ``start .. start + len(tokens) - 1``, the last of them perhaps
     ``COMING``; ``start`` tokens are in the cache. ``blocks``: one block table per cache group, long enough for every
     position of this step; it may still grow at its end, to be read only.
-    ``sample``: the last token's logits yield the next token (false inside a chunked prompt).
+    ``sample``: the last token's logits yield the next token (false inside a chunked prompt). ``drafts``: so many last
+    tokens are guesses; each position from the one before them on yields a token, up to the first that is not the guess.
     """
 
     request_id: str
@@ -54,6 +55,7 @@ class Work(msgspec.Struct, frozen=True):
     start: int
     blocks: tuple[list[int], ...]
     sample: bool
+    drafts: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -96,9 +98,10 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
 class Sampled(msgspec.Struct, frozen=True):
     """What a step gave one request: 0..k tokens. ``prompt_logprobs`` covers the prompt positions computed in this
-    step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token;
-    the request ends; ``status`` and ``param`` are those of ``RequestError``. ``ended``: its grammar allows nothing
-    after these tokens. ``pooled``: the vector that was asked for, float32 in the order of little-endian machines."""
+    step (the token at position p is scored by the logits of p - 1), in order. ``error``: why there can be no token
+    after these; the request ends; ``status`` and ``param`` are those of ``RequestError``. ``ended``: its grammar allows
+    nothing after these tokens. ``pooled``: the vector that was asked for, float32 in the order of little-endian
+    machines."""
 
     request_id: str
     tokens: list[int]
@@ -141,7 +144,8 @@ class Times(msgspec.Struct, frozen=True):
 
 class Stats(msgspec.Struct, frozen=True):
     """State of the core after a step; counters are totals since start. ``steps``: kind of graph → steps that ran so;
-    ``padding``: tokens computed for nobody; ``deferred``: of the ``waiting``, those that no free room would let run."""
+    ``padding``: tokens computed for nobody; ``deferred``: of the ``waiting``, those that no free room would let run;
+    ``accepted``: tokens of drafts that came true, by place in the draft."""
 
     running: int
     waiting: int
@@ -155,3 +159,6 @@ class Stats(msgspec.Struct, frozen=True):
     steps: dict[str, int] = {}
     padding: int = 0
     deferred: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted: list[int] = []

@@ -105,8 +105,9 @@ class BlockManager:
             table.registered[index] = len(blocks)
         return self.extend(table, len(tokens))
 
-    def extend(self, table: BlockTable, total: int) -> bool:
-        """Lengthen a table to hold ``total`` tokens. False, and nothing taken, if the blocks do not suffice."""
+    def extend(self, table: BlockTable, total: int, spare: int = 0) -> bool:
+        """Lengthen a table to hold ``total`` tokens. False, and nothing taken, unless ``spare`` blocks would stay
+        free."""
         for group, blocks in zip(self.groups, table.blocks, strict=True):
             if len(blocks) * group.block_size < total:
                 break
@@ -116,7 +117,7 @@ class BlockManager:
             max(_ceil(total, group.block_size) - len(blocks), 0)
             for group, blocks in zip(self.groups, table.blocks, strict=True)
         ]
-        if any(count > pool.idle for count, pool in zip(missing, self._pools, strict=True)):
+        if any(count + spare > pool.idle for count, pool in zip(missing, self._pools, strict=True)):
             return False
         for count, pool, blocks in zip(missing, self._pools, table.blocks, strict=True):
             blocks.extend(pool.take() for _ in range(count))

@@ -55,6 +55,22 @@ POOLER: Mapping[str, str] = MappingProxyType(
 )
 """Names in ``--pooler-config`` → what they mean here."""
 
+DRAFTING: tuple[str, ...] = (
+    "ngram_gpu",
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "mtp",
+    "medusa",
+    "mlp_speculator",
+    "suffix",
+    "dflash",
+    "dspark",
+    "extract_hidden_states",
+    "custom_class",
+)
+"""Methods of ``--speculative-config`` that are known elsewhere."""
+
 SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "vllm::unified_attention": ("attention",),
@@ -111,7 +127,10 @@ NOT_BUILT: Mapping[str, str] = MappingProxyType(
     {
         "cpu_offload_gb": "weights stay on the device; use a smaller or quantised model",
         "enable_lora": "adapters cannot be served; merge one into the weights",
-        "speculative_config": "there is no drafting",
+        **dict.fromkeys(
+            ("spec_model", "speculative_config.model", "speculative_config.draft_tensor_parallel_size"),
+            "drafts come from a request's own tokens, without a second model",
+        ),
         "tool_parser_plugin": "formats of tool calls are files of engine/server/tools",
         "reasoning_parser_plugin": "formats of reasoning are rows of engine/server/reasoning.py",
         "default_chat_template_kwargs": "requests bring them; or change the template by --chat-template",

@@ -14,12 +14,14 @@ from engine.batch import Batch, Output, Request, Stats, Work
 from engine.block_manager import BlockManager, CacheGroup
 from engine.config import value_of
 from engine.cycles import unsearched
+from engine.drafting import Drafter, Drafting
 from engine.errors import UserError
 from engine.explain import Row, summary
 from engine.generation import CoreInfo
 from engine.grammar.live import Grammars
 from engine.grammar.vocabulary import Vocabulary
 from engine.phases import Phases
+from engine.plan.drafting import METHOD
 from engine.plan_values import Given, Plan
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
@@ -89,6 +91,7 @@ class EngineCore:
                     plan["cache.enable_prefix_caching"],
                     tuple(CacheGroup(space.blocks, page) for page in pages),
                 ),
+                drafter=_drafter(plan),
             )
             with phases("warm up"):
                 self._warm_up(pages)
@@ -218,6 +221,12 @@ def _refuse_parallel(given: Mapping[str, Given]) -> None:
                 f"--{name}-parallel-size={size} was asked for, but serving over several devices is not built yet; "
                 "leave it at 1. `engine explain` plans for more."
             )
+
+
+def _drafter(plan: Plan) -> Drafter | None:
+    if METHOD not in plan.decisions:
+        return None
+    return Drafter(Drafting(**{name: plan[f"speculative_config.{name}"] for name in Drafting.__slots__}))
 
 
 def _kv_row(worker: Worker) -> Row:

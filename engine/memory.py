@@ -48,18 +48,18 @@ def block_bytes(program: Program) -> int:
     return sum(spec.page * spec.heads * sum(spec.dims) * ITEM[spec.dtype] for spec in program.caches.values())
 
 
-def activation_bytes(program: Program, tokens: int, seqs: int) -> int:
+def activation_bytes(program: Program, tokens: int, seqs: int, query: int = 1) -> int:
     """Upper estimate of what a step of ``tokens`` tokens and ``seqs`` requests needs beside weights and caches: the
     three largest values, the logits of every row that takes a token or, up to ``SCORED_ROWS``, scores a prompt, and
-    what the sampler makes of them, and what experts make of tokens in one layer. Not counted: what kernels keep to
-    work in."""
-    seqs, scored = min(seqs, tokens), min(SCORED_ROWS, tokens)
+    what the sampler makes of them, and what experts make of tokens in one layer. ``query``: tokens, drafts included, of
+    a request that generates. Not counted: what kernels keep to work in."""
+    seqs, scored, rows = min(seqs, tokens), min(SCORED_ROWS, tokens), min(seqs * query, tokens)
     logits = program.values[program.outputs["logits"]]
     vocab = logits.shape[-1]
     assert isinstance(vocab, int)
     sampling = SAMPLER_BYTES * vocab * max(seqs, min(scored, max(1, SCORED_LOGITS // vocab)))
-    head = ITEM.get(logits.dtype, 8) * vocab * max(seqs, scored)
-    return head + sampling + body_bytes(program, tokens, seqs, max(seqs, scored))
+    head = ITEM.get(logits.dtype, 8) * vocab * max(rows, scored)
+    return head + sampling + body_bytes(program, tokens, seqs, max(rows, scored))
 
 
 def body_bytes(program: Program, tokens: int, seqs: int, rows: int = 0) -> int:

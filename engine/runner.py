@@ -25,16 +25,19 @@ from platforms.contract import Runtime
 class Handle:
     """A submitted step. ``requests``: those of its work, by id, as they were. ``sampled``: row of the logits of each
     request that takes a token; ``scored``: rows of the prompt positions of each request that wants their
-    log-probabilities. ``logits``: [rows, vocab], ``picks``, and ``pooled``, vectors of the requests that asked for one
-    and are done, once the step has run that far."""
+    log-probabilities. ``drafts``: guesses of the next tokens, whose rows follow that of ``sampled``. ``logits``: [rows,
+    vocab], ``picks``, those behind drafts that came true, with their requests, and ``pooled``, vectors of the requests
+    that asked for one and are done, once the step has run that far."""
 
     batch: Batch
     requests: dict[str, Request]
     sampled: dict[str, int]
     scored: dict[str, range]
+    drafts: dict[str, list[int]] = field(default_factory=dict)
     done: Future[None] = field(default_factory=Future)
     logits: Any = None
     picks: Picks | None = None
+    later: list[tuple[list[str], Picks]] = field(default_factory=list)
     pooled: Vectors | None = None
 
 
@@ -77,6 +80,7 @@ class Runner:
         rows: list[int] = []
         sampled: dict[str, int] = {}
         scored: dict[str, range] = {}
+        drafts: dict[str, list[int]] = {}
         coming: dict[int, str] = {}
         at = 0
         for work in batch.work:
@@ -89,9 +93,11 @@ class Runner:
                 coming[at - 1] = work.request_id
             if work.sample:
                 sampled[work.request_id] = len(rows)
-                rows.append(at - 1)
+                rows += range(at - 1 - work.drafts, at)
+            if work.drafts:
+                drafts[work.request_id] = work.tokens[-work.drafts :]
         self._unsampled.append(batch)
-        handle = Handle(batch, requests, sampled, scored)
+        handle = Handle(batch, requests, sampled, scored, drafts)
         if not batch.work:
             self._lane.run(handle.done, partial(self._forget, batch))
             return handle
@@ -136,10 +142,12 @@ class Runner:
             names = list(handle.sampled)
             if names:
                 chosen = handle.logits
-                if handle.scored:
+                if handle.scored or handle.drafts:
                     chosen = chosen[self._tensor(list(handle.sampled.values()))]
                 allowed = None if masks is None else torch.from_numpy(masks).to(self._runtime.device)
                 handle.picks = self._sampler.sample(chosen, names, allowed)
+                if handle.drafts:
+                    self._verify(handle, names, handle.picks)
             for work in handle.batch.work if handle.scored else ():
                 span = handle.scored.get(work.request_id)
                 if span is not None:
@@ -148,6 +156,22 @@ class Runner:
                     results.scores[work.request_id] = self._sampler.prompt_logprobs(
                         handle.logits[span.start : span.stop], targets, request.params.prompt_logprobs or 0
                     )
+
+    def _verify(self, handle: Handle, names: list[str], picks: Picks) -> None:
+        """Sample behind each guess that is what was sampled, place by place: every token is drawn from the same logits
+        and in the same state as without drafts."""
+        for place in range(max(map(len, handle.drafts.values()))):
+            found, problems = picks.tokens.tolist(), picks.problems()
+            names = [
+                name
+                for name, token, problem in zip(names, found, problems, strict=True)
+                if problem is None and handle.drafts.get(name, [])[place : place + 1] == [token]
+            ]
+            if not names:
+                return
+            rows = self._tensor([handle.sampled[name] + place + 1 for name in names])
+            picks = self._sampler.sample(handle.logits[rows], names)
+            handle.later.append((names, picks))
 
     def _forget(self, batch: Batch) -> None:
         """Apply a batch without work, unless a step before it is still to be sampled."""
@@ -191,28 +215,31 @@ class Results:
         handle = self.handle
         handle.done.result()
         self.done.result()
-        tokens: dict[str, int] = {}
-        logprobs: dict[str, list[TokenLogprobs] | None] = {}
+        tokens: dict[str, list[int]] = {}
+        logprobs: dict[str, list[TokenLogprobs]] = {}
         errors: dict[str, str | None] = {}
-        if handle.picks is not None:
-            found, reports, problems = handle.picks.wait()
-            tokens = dict(zip(handle.sampled, found, strict=True))
-            logprobs = dict(zip(handle.sampled, reports, strict=True))
-            errors = dict(zip(handle.sampled, problems, strict=True))
+        for names, picks in [(list(handle.sampled), handle.picks), *handle.later] if handle.picks is not None else ():
+            for name, token, report, problem in zip(names, *picks.wait(), strict=True):
+                errors[name] = problem
+                if problem is None:
+                    tokens.setdefault(name, []).append(token)
+                if report is not None:
+                    logprobs.setdefault(name, []).extend(report)
         scores: dict[str, list[TokenLogprobs]] = {}
         for name, score in self.scores.items():
             scores[name], problem = score.wait()
-            errors[name] = errors.get(name) or problem
+            if problem is not None:
+                errors[name] = errors.get(name) or problem
+                tokens.pop(name, None)
         vectors, broken = handle.pooled.wait() if handle.pooled is not None else ({}, {})
         errors |= broken
         return [
-            Sampled(name, [], error=error)
-            if (error := errors.get(name)) is not None
-            else Sampled(
+            Sampled(
                 name,
-                [tokens[name]] if name in tokens else [],
+                tokens.get(name, []),
                 logprobs.get(name),
                 scores.get(name),
+                error=errors.get(name),
                 pooled=vectors.get(name),
             )
             for name in handle.requests

@@ -184,15 +184,21 @@ class Picks:
         """Per request: its token; a list of one ``TokenLogprobs``, or None where it did not ask; None, or why it has no
         token: the logits of what is allowed hold NaN or +inf, or its mask allows nothing. Others are as if such a
         request was not there; it has nothing to go on from."""
-        errors = self._checks[0].wait()
-        for check in self._checks[1:]:
-            errors = [first or second for first, second in zip(errors, check.wait(), strict=True)]
+        errors = self.problems()
         reports: list[list[TokenLogprobs] | None] = [None] * len(errors)
         if self._described is not None:
             rows, described = self._described
             for row, entry in zip(rows, described.wait(), strict=True):
                 reports[row] = [entry] if errors[row] is None else None
         return self._fetched.wait().tolist(), reports, errors
+
+
+    def problems(self) -> list[str | None]:
+        """Per request: why it has no token."""
+        errors = self._checks[0].wait()
+        for check in self._checks[1:]:
+            errors = [first or second for first, second in zip(errors, check.wait(), strict=True)]
+        return errors
 
 
 class Scores:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, Stats, Work
 from engine.block_manager import BlockManager
+from engine.drafting import Drafter
 from engine.errors import RequestError
 from engine.fair_queue import FairQueue
 from engine.preemption_log import PreemptionLog
@@ -33,15 +34,21 @@ class Scheduler:
     Up to the caller, several batches may be submitted before the first is updated; the runner executes them in order
     and updates come in the same order. With ``async_scheduling`` it is two, each sampling gives one token or an error,
     and the second goes on from what the first samples. ``clock`` gives seconds of the clock that stamped
-    ``Request.arrival``.
+    ``Request.arrival``. ``drafter``: guesses tokens; not with ``async_scheduling``, since it needs those before.
     """
 
     def __init__(
-        self, config: SchedulerConfig, block_manager: BlockManager, clock: Callable[[], float] = time.monotonic
+        self,
+        config: SchedulerConfig,
+        block_manager: BlockManager,
+        clock: Callable[[], float] = time.monotonic,
+        drafter: Drafter | None = None,
     ) -> None:
+        assert drafter is None or not config.async_scheduling
         self.config = config
         self._blocks = block_manager
         self._clock = clock
+        self._drafter = drafter
         self._sequences: dict[str, Sequence] = {}
         self._waiting = FairQueue(config.fair_scheduling)
         self._running = Ranked()
@@ -76,6 +83,9 @@ class Scheduler:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             deferred=len(self._sequences) - len(self._running) - len(self._waiting),
+            drafts=self._drafter.drafts if self._drafter else 0,
+            draft_tokens=self._drafter.draft_tokens if self._drafter else 0,
+            accepted=list(self._drafter.accepted) if self._drafter else [],
         )
 
     def add(self, request: Request, held: bool = False) -> None:
@@ -123,7 +133,7 @@ class Scheduler:
     def schedule(self) -> Batch | None:
         """The next step, or ``None`` if there is nothing to compute now.
 
-        Decodes come first, in order of rank, then unfinished prompts, then waiting requests, these in turn.
+        Decodes come first, in order of rank, then unfinished prompts, waiting requests, these in turn, and drafts.
         """
         assert len(self._flights) < 2 or not self.config.async_scheduling
         self._steps += 1
@@ -165,6 +175,10 @@ class Scheduler:
             if left:
                 submit(seq, self._chunk(seq.pending, left))
         admit()
+        if self._drafter is not None:
+            for at, (seq, _) in enumerate(lives):
+                work[at] = self._draft(self._drafter, seq, work[at], left)
+                left -= work[at].drafts
 
         if not work:
             self._step_tokens = 0
@@ -224,6 +238,19 @@ class Scheduler:
         seq.coming += sample and self.config.async_scheduling
         return Work(seq.id, tokens, start, seq.table.blocks, sample)
 
+    def _draft(self, drafter: Drafter, seq: Sequence, work: Work, left: int) -> Work:
+        """The work with a draft behind it, as far as budget, blocks and the request's own end allow. It takes no block
+        that a running request may need for its next token. A grammar allows tokens one by one, so it has none."""
+        known, most = len(seq.tokens), min(drafter.most, left)
+        room = min(most, seq.most_tokens - known - 1)
+        if not (work.sample and seq.generated) or room < 1 or seq.request.params.structured_outputs is not None:
+            return work
+        draft = drafter.propose(seq.id, seq.tokens, room)
+        if draft and not self._blocks.extend(seq.table, known + len(draft), len(self._running)):
+            draft = draft[: self._blocks.held(seq.table) - known]
+        seq.scheduled += len(draft)
+        return replace(work, tokens=work.tokens + draft, drafts=len(draft))
+
     def _admit(self, seq: Sequence, left: int) -> bool:
         """Move a waiting request to the running ones with blocks for all its tokens, if there is room.
 
@@ -281,6 +308,8 @@ class Scheduler:
         seq.life += 1
         self._waiting.leave(seq)
         self._preemptions.ended(seq)
+        if self._drafter is not None:
+            self._drafter.forget(seq.id)
         del self._sequences[seq.id]
 
     def _leave(self, seq: Sequence) -> None:
@@ -290,13 +319,15 @@ class Scheduler:
             self._released.append(seq.id)
 
     def _advance(self, seq: Sequence, work: Work, result: Sampled, now: float) -> Output | None:
-        if result.error is not None:
-            self._end(seq)
-            return seq.failed(RequestError(result.error, result.param, result.status))
         seq.coming -= work.sample and self.config.async_scheduling
         before, end = len(seq.tokens), work.start + len(work.tokens)
         kept, reason = seq.accept(result.tokens, self.config.max_model_len, result.ended) if work.sample else (0, None)
         tokens = seq.tokens[before:]
+        if self._drafter is not None and work.drafts:
+            self._drafter.count(work.drafts, max(0, len(result.tokens) - 1))
+        if reason is None and result.error is not None:
+            self._end(seq)
+            return seq.failed(RequestError(result.error, result.param, result.status), tokens, result.logprobs)
         seq.commit(end, work.sample)
         self._blocks.register(seq.table, seq.tokens, seq.computed)
         if tokens:

@@ -32,7 +32,7 @@ class Status(StrEnum):
 class Sequence:
     """``tokens``: prompt and generated ids. ``computed`` of them are in the KV cache; ``scheduled`` of them will be
     once every submitted batch has run. ``coming``: tokens that submitted batches will have sampled, where the scheduler
-    goes ahead of them, so ``computed <= scheduled <= len(tokens) + coming``.
+    goes ahead of them, so ``computed <= scheduled <= len(tokens) + coming``, drafts under way aside.
 
     ``rank``: (priority, arrival, order of arrival in the scheduler); unique, smaller goes first.
     ``goal``: tokens known when last admitted: until they are scheduled the request is in prefill.
@@ -80,7 +80,7 @@ class Sequence:
     def pending(self) -> int:
         """Tokens, known or coming, that no submitted batch computes yet. The last of an answer is never computed."""
         ahead = self.coming if len(self.tokens) + self.coming < self.most_tokens else 0
-        return len(self.tokens) + ahead - self.scheduled
+        return max(0, len(self.tokens) + ahead - self.scheduled)
 
     @property
     def decoding(self) -> bool:
@@ -123,9 +123,11 @@ class Sequence:
             pooled=pooled,
         )
 
-    def failed(self, error: RequestError) -> Output:
-        """The last that the front end is told of a request that cannot go on."""
-        last = self.output([], FinishReason.ERROR)
+    def failed(
+        self, error: RequestError, tokens: list[int] | None = None, logprobs: list[TokenLogprobs] | None = None
+    ) -> Output:
+        """The last that the front end is told of a request that cannot go on, ``tokens`` before it included."""
+        last = self.output(tokens or [], FinishReason.ERROR, logprobs)
         return replace(last, error=error.message, status=error.status, param=error.param)
 
     def accept(self, tokens: list[int], max_model_len: int, ended: bool = False) -> tuple[int, FinishReason | None]:

@@ -22,6 +22,7 @@ from engine.load import load_weights, make_caches
 from engine.memory import Space, activation_bytes, kv_space, sized
 from engine.phases import Phases
 from engine.plan import Observations, plan_for
+from engine.plan.drafting import decode_tokens
 from engine.plan.sampling import OPS as SAMPLING
 from engine.plan_values import Given, Plan
 from engine.tuning.rivals import Times
@@ -215,6 +216,7 @@ def _planned(ranges: Sequence[BoundRange], keys: Sequence[Key], plan: Plan) -> i
 
 def _space(plan: Plan, before: Memory, after: Memory, graphs: int, workspace: int) -> Space:
     tokens, seqs = plan["scheduler.max_num_batched_tokens"], plan["scheduler.max_num_seqs"]
+    query = decode_tokens(plan.decisions)
     size = plan.decisions["cache.kv_cache_memory_bytes"]
     flag = f"--kv-cache-memory-bytes={size.value} ({size.origin})"
     return kv_space(
@@ -223,7 +225,7 @@ def _space(plan: Plan, before: Memory, after: Memory, graphs: int, workspace: in
         after,
         plan["cache.gpu_memory_utilization"],
         size.value,
-        {"activations": activation_bytes(plan.program, tokens, seqs), "workspaces": workspace, "graphs": graphs},
+        {"activations": activation_bytes(plan.program, tokens, seqs, query), "workspaces": workspace, "graphs": graphs},
         seqs * table_width(plan),
         size.reason if size.origin == "platform" else flag,
     )

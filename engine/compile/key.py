@@ -68,6 +68,7 @@ HARMLESS: Mapping[str, str] = MappingProxyType(
         "scheduler.policy": _ORDER,
         "scheduler.fair_scheduling": _ORDER,
         "scheduler.async_scheduling": _ORDER,
+        "speculative_config.*": _ORDER,
         "server.*": _OUTSIDE,
     }
 )

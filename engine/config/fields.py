@@ -52,6 +52,7 @@ class Field:
 
 MODEL, DEVICE, COMPILE, FUSE = "Model", "Platform, level and kernels", "Compilation and graphs", "Fusions"
 CACHE, SCHEDULE, PARALLEL = "Cache", "Scheduler", "Parallelism"
+DRAFT = "Drafts (speculative decoding)"
 SERVER, LIMITS = "Server", "Limits of the server"
 LEVEL_DECIDES, USER_DECIDES, NOBODY = "the level decides", "off: only a user turns it on", "off: it cannot be on"
 UNSET = dict.fromkeys(USER_ONLY, USER_DECIDES) | dict.fromkeys(NOT_BUILT, NOBODY)
@@ -145,6 +146,15 @@ FIELDS: tuple[Field, ...] = (
     Field("scheduler.policy", k.POLICY, SCHEDULE, "fcfs or priority", ("--scheduling-policy",), "fcfs"),
     Field("scheduler.fair_scheduling", k.SWITCH, SCHEDULE, "let API keys, or without keys the user fields of requests, "
           "take turns by tokens computed among requests of equal priority", ("--fair-scheduling",), True),
+    Field("speculative_config.method", k.DRAFTING, DRAFT, "ngram: guess the next tokens from an earlier place of the "
+          "request that reads like its end, and verify them in one step; answers stay the same", ("--spec-method",),
+          unset="no drafts"),
+    Field("speculative_config.num_speculative_tokens", k.COUNT, DRAFT, "most tokens guessed at once",
+          ("--spec-tokens",), unset="none: --spec-method needs it"),
+    Field("speculative_config.prompt_lookup_max", k.COUNT, DRAFT, "how many last tokens are looked for",
+          unset="prompt_lookup_min, else 5"),
+    Field("speculative_config.prompt_lookup_min", k.COUNT, DRAFT, "with how few of them a place will do",
+          unset="prompt_lookup_max, else 5"),
     Field("parallel.tensor_parallel_size", k.COUNT, PARALLEL, "devices that share each layer",
           ("--tensor-parallel-size", "-tp"), 1),
     Field("parallel.pipeline_parallel_size", k.COUNT, PARALLEL, "stages that share the layers",

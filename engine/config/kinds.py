@@ -10,6 +10,7 @@ from engine.config.values import (
     ascending,
     boolean,
     choice,
+    drafting,
     integer,
     listing,
     mebibytes,
@@ -71,6 +72,7 @@ TOOL_PARSERS = ("hermes", "llama3_json")
 TOOL_PARSER = Kind("PARSER", choice("auto", *TOOL_PARSERS, also={"qwen": "hermes"}))
 REASONING_PARSERS = ("deepseek_r1", "qwen3")
 REASONING_PARSER = Kind("FORMAT", choice("none", *REASONING_PARSERS))
+DRAFTING = Kind("METHOD", drafting)
 LOAD_FORMAT = Kind("WHICH", choice("auto", "dummy"))
 PINS = Kind("OP=NAME", pairs, "update")
 TEXTS = Kind("TEXT,...", listing(text, once))

@@ -207,6 +207,14 @@ def pooler(raw: Any) -> dict[str, Any]:
     return found
 
 
+def drafting(raw: Any) -> str:
+    """How tokens are guessed."""
+    method = text(raw).strip().lower().replace("-", "_")
+    if method in compat.DRAFTING:
+        raise ValueError("is not built; ngram is, which drafts from the request's own tokens")
+    return choice("ngram")(method)
+
+
 def parse_json(raw: str) -> Any:
     """JSON in which a bare number may carry a unit, as in ``{"max_capture_size": 1K}``."""
     quoted = _JSON_SIZE.sub(lambda found: found[0] if found[0].startswith('"') else f'"{found[0]}"', raw)

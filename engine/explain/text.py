@@ -10,6 +10,7 @@ from engine.config.names import FUSION
 from engine.explain.pieces import piece_rows, pieces_in_short, sizes_of
 from engine.explain.same import LEVEL, until
 from engine.levels import LEVELS
+from engine.plan.drafting import LONGEST, METHOD, SHORTEST, TOKENS
 from engine.plan_values import FusionReport, KernelChoice, Plan
 from engine.table import BOLD, CYAN, DIM, GREEN, TIED, YELLOW, coloured, counted, lay_out, written
 
@@ -30,7 +31,7 @@ def summary(plan: Plan, why: str = "") -> list[Row]:
     chosen. Callers add rows of their own and print all with ``render_rows``."""
     rows = [Row("platform", device_line(plan), why), _level(plan)]
     rows += [Row(label, written(plan[key]), plan.decisions[key].reason) for label, key in _HEADLINES]
-    rows += [_weights(plan), _limits(plan), *_threads(plan)]
+    rows += [_weights(plan), _limits(plan), *_drafts(plan), *_threads(plan)]
     native = sum(choice.count for choice in plan.kernels if choice.target)
     total = sum(choice.count for choice in plan.kernels)
     others = "" if native == total else "the others are computed by plain torch" if native else "all by plain torch"
@@ -118,6 +119,14 @@ def _limits(plan: Plan) -> Row:
     of = {name: plan[f"scheduler.{name}"] for name in (length, seqs, tokens)}
     step = f"{counted(of[seqs], 'request')} and {counted(of[tokens], 'token')} a step"
     return Row("limits", f"{counted(of[length], 'token')} a request, {step}", f"{length}, {seqs}, {tokens}")
+
+
+def _drafts(plan: Plan) -> list[Row]:
+    """Where tokens are guessed."""
+    if METHOD not in plan.decisions:
+        return []
+    words = f"{plan[METHOD]}, up to {counted(plan[TOKENS], 'token')}"
+    return [Row("drafts", words, f"behind the last place of the same {plan[LONGEST]} to {plan[SHORTEST]} tokens")]
 
 
 def _threads(plan: Plan) -> list[Row]:

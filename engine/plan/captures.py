@@ -9,6 +9,7 @@ from engine.errors import UserError
 from engine.levels import PERFORMANCE_MODES
 from engine.plan.backend import GRAPHS
 from engine.plan.capture_sizes import DEFAULT_CAP, capture_sizes
+from engine.plan.drafting import decode_tokens
 from engine.plan.graph_modes import PARTS, kinds
 from engine.plan.ledger import Ledger
 from engine.plan.pieces import SIZES as COMPILED
@@ -92,10 +93,12 @@ def _wanted(ledger: Ledger, mode: str) -> tuple[list[int], str, str]:
     tokens = ledger.decisions["scheduler.max_num_batched_tokens"].value
     if sizes:
         return sorted(set(sizes)), "asked for", ledger.wish(SIZES).origin
-    leaning = ledger.decisions["performance_mode"].value
+    leaning, query = ledger.decisions["performance_mode"].value, decode_tokens(ledger.decisions)
     every = PERFORMANCE_MODES[leaning].every
-    found = capture_sizes(requests, tokens, maximum, cap.value, step=step.value, every=every)
+    found = capture_sizes(requests, tokens, maximum, cap.value, query, step.value, every)
     reason, origin = "from max_capture_size" if maximum else "from max_num_seqs", "derived"
+    if query > 1 and not maximum:
+        reason = f"{reason} of {query} tokens, drafts included"
     if step.value:
         reason, origin = f"{reason}: {step.reason}", step.origin
     if every:

@@ -12,6 +12,7 @@ from engine.levels import FUSIONS, LEVELS, TUNING, Level
 from engine.models import Layout, build_program
 from engine.models.config import ModelConfig
 from engine.plan import backend, captures, modes, pieces, sizes, weight_blocks
+from engine.plan.drafting import decide_drafting
 from engine.plan.facts import PARALLEL, STAGES, decide_stages, decide_storage, model_facts
 from engine.plan.fusions import LIMITS, PREFIX, Fuser, check_names
 from engine.plan.kernels import REFERENCE, Chooser, ask, check_idle_pins, choose_all, choose_ranges
@@ -92,6 +93,7 @@ def make_plan(
         blocks, decision = weight_blocks.decide(model, dtype, in_blocks(dtype), plain)
     storage = ledger.settle(decision) or ""
     sizes.decide_cache(ledger, profile, model, dtype)
+    decide_drafting(ledger)
     sizes.decide_scheduler(ledger, model)
     most = ledger.decisions["scheduler.max_num_batched_tokens"].value
     pieces.check_sizes(ledger, most)

@@ -9,6 +9,7 @@ from engine.levels import PERFORMANCE_MODES
 from engine.memory import sized, weight_bytes
 from engine.models.config import ModelConfig
 from engine.ops.paged import SCALED
+from engine.plan.drafting import METHOD
 from engine.plan.facts import float8_of
 from engine.plan.ledger import Ledger
 from engine.plan_values import LEANING, Decision
@@ -85,7 +86,8 @@ def decide_scheduler(ledger: Ledger, model: ModelConfig) -> None:
     ledger.limit("scheduler.max_model_len", model.max_position, bound)
     limit = ledger.decisions["scheduler.max_model_len"].value
     chunked = ledger.decide("scheduler.enable_chunked_prefill")
-    ledger.decide("scheduler.async_scheduling", True, "default", "the device computes while the host works")
+    if METHOD not in ledger.decisions:
+        ledger.decide("scheduler.async_scheduling", True, "default", "the device computes while the host works")
     ledger.decide("scheduler.policy")
     ledger.decide("scheduler.fair_scheduling")
     ledger.decide("scheduler.long_prefill_token_threshold")

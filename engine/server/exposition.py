@@ -50,6 +50,12 @@ def current_samples(stats: Stats) -> dict[str, Samples]:
         "prefix_cache_hits": _one(stats.prefix_hits),
         "graph_steps": _each({kind: stats.steps.get(kind, 0) for kind in ("FULL", "PIECEWISE", "NONE")}),
         "graph_padding_tokens": _one(stats.padding),
+        "spec_decode_num_drafts": _one(stats.drafts),
+        "spec_decode_num_draft_tokens": _one(stats.draft_tokens),
+        "spec_decode_num_accepted_tokens": _one(sum(stats.accepted)),
+        "spec_decode_num_accepted_tokens_per_pos": _each(
+            {str(place): number for place, number in enumerate(stats.accepted or [0])}
+        ),
     }
 
 

@@ -93,7 +93,12 @@ CORE_COUNTERS = (
     Name("prefix_cache_hits", "Tokens found in the prefix cache."),
     Name("graph_steps", "Steps by the kind of graph they replayed; NONE ran call by call.", labels=("kind",)),
     Name("graph_padding_tokens", "Tokens computed for nobody, to fill a graph."),
-)
+    Name("spec_decode_num_drafts", "Drafts that were verified."),
+    Name("spec_decode_num_draft_tokens", "Tokens of drafts."),
+    Name("spec_decode_num_accepted_tokens", "Tokens of drafts that came true."),
+    Name("spec_decode_num_accepted_tokens_per_pos", "Tokens of drafts that came true by their place in it, from 0.",
+         labels=("position",)),
+)  # fmt: skip
 """What the core says of itself, the same whichever front end is asked."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.batch import COMING, Batch, FinishReason, Output, Request, Sampled, TokenLogprobs
 from engine.block_manager import BlockManager
+from engine.drafting import Drafter, Drafting
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
 from engine.scheduler_config import SchedulerConfig
@@ -88,12 +89,17 @@ class ToyRunner:
     def _write(self, work):
         request, history = self.requests[work.request_id]
         end = work.start + len(work.tokens)
-        assert COMING not in work.tokens[:-1]
+        known = end - work.drafts
+        assert COMING not in work.tokens[:-1] and known > work.start
         if work.tokens[-1] == COMING:
             assert work.request_id in self.just_sampled and end == len(history)
         tokens = [*work.tokens[:-1], history[end - 1] if work.tokens[-1] == COMING else work.tokens[-1]]
-        assert work.tokens and tokens == history[work.start : end]
-        assert work.sample == (end == len(history) and request.params.max_tokens > 0)
+        assert tokens[: known - work.start] == history[work.start : known]
+        assert work.sample == (known == len(history) and request.params.max_tokens > 0)
+        if work.drafts:
+            assert work.sample and len(history) > len(request.prompt)
+            assert end < len(request.prompt) + request.params.max_tokens, "a draft beyond the end of the answer"
+            history = history + tokens[known - work.start :]
         read = []
         for group, size in enumerate(self.block_sizes):
             table = work.blocks[group]
@@ -106,21 +112,46 @@ class ToyRunner:
 
     def _sample(self, work) -> Sampled:
         request, history = self.requests[work.request_id]
-        end, prompt = work.start + len(work.tokens), len(request.prompt)
+        end, prompt = work.start + len(work.tokens) - work.drafts, len(request.prompt)
         self.computed_tokens[request.id] = self.computed_tokens.get(request.id, 0) + len(work.tokens)
         scores = None
         if request.params.prompt_logprobs is not None:
             scores = [score(history[: at + 1]) for at in range(work.start + 1, min(end, prompt - 1) + 1)]
         tokens: list[int] = []
         if work.sample:
-            for _ in range(self.burst()):
+            drafts = work.tokens[len(work.tokens) - work.drafts :]
+            for guess in [*drafts, None] if drafts else [None] * self.burst():
                 tokens.append(next_token(history))
                 history.append(tokens[-1])
+                if guess is not None and tokens[-1] != guess:
+                    break
         logprobs = None
         if request.params.logprobs is not None:
             first = len(history) - len(tokens)
             logprobs = [score(history[: first + index + 1]) for index in range(len(tokens))]
         return Sampled(request.id, tokens, logprobs, scores)
+
+
+class Oracle(Drafter):
+    """Drafts that often come true, and of which some token may be wrong."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(Drafting(most, 1, 1))
+        self.seen: dict[str, list[int]] = {}
+
+    def propose(self, request_id: str, tokens: list[int], count: int) -> list[int]:
+        assert tokens[: len(self.seen.get(request_id, []))] == self.seen.get(request_id, []), "tokens only grow"
+        self.seen[request_id] = list(tokens)
+        draft = list(tokens)
+        for _ in range(count):
+            draft.append(next_token(draft))
+        draft, luck = draft[len(tokens) :], zlib.crc32(repr(tokens).encode())
+        if luck % 3 == 0:
+            draft[luck % len(draft)] = VOCAB
+        return draft[: len(draft) if luck % 5 else luck % len(draft)]
+
+    def forget(self, request_id: str) -> None:
+        self.seen.pop(request_id, None)
 
 
 class Collected:
@@ -169,13 +200,14 @@ def make(
     model: int = 512,
     caching: bool = True,
     clock: Callable[[], float] | None = None,
+    drafter: Drafter | None = None,
     **config: Any,
 ) -> tuple[Scheduler, ToyRunner, BlockManager]:
     """A scheduler with small limits, its runner, its blocks; the clock ticks once a reading."""
     manager = BlockManager(blocks, size, caching)
     ticks = itertools.count()
     limits = SchedulerConfig(seqs, budget, model, **config)
-    scheduler = Scheduler(limits, manager, clock or (lambda: float(next(ticks))))
+    scheduler = Scheduler(limits, manager, clock or (lambda: float(next(ticks))), drafter)
     return scheduler, ToyRunner((size,)), manager
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 
-from scheduler_toys import Collected, ToyRunner, expected, make_request, run_all, score
+from scheduler_toys import Collected, Oracle, ToyRunner, expected, make_request, run_all, score
 
 from engine.batch import Batch, FinishReason, Request, Sampled
 from engine.block_manager import BlockManager, CacheGroup
@@ -16,15 +16,23 @@ from engine.sequence import Sequence, Status
 
 
 class World:
-    """``depth``: batches that may be in flight. ``burst``: tokens that samplings return, in turn."""
+    """``depth``: batches that may be in flight. ``burst``: tokens that samplings return, in turn. ``drafts``: tokens of
+    the longest draft."""
 
     def __init__(
-        self, config: SchedulerConfig, groups: list[CacheGroup], caching: bool, depth: int, burst: list[int]
+        self,
+        config: SchedulerConfig,
+        groups: list[CacheGroup],
+        caching: bool,
+        depth: int,
+        burst: list[int],
+        drafts: int = 0,
     ) -> None:
-        self.config, self.depth, self.burst = config, depth, burst
+        self.config, self.depth, self.burst, self.drafts = config, depth, burst, drafts
+        self.drafter = Oracle(drafts) if drafts else None
         self.manager = BlockManager(1, 1, caching, tuple(groups))
         ticks = itertools.count()
-        self.scheduler = Scheduler(config, self.manager, lambda: float(next(ticks)))
+        self.scheduler = Scheduler(config, self.manager, lambda: float(next(ticks)), self.drafter)
         counts = itertools.cycle(burst)
         self.runner = ToyRunner(tuple(group.block_size for group in groups), lambda: next(counts))
         self.flights: deque[tuple[Batch, list[Sampled]]] = deque()
@@ -74,6 +82,7 @@ class World:
             return
         assert 0 < batch.tokens <= self.config.max_num_batched_tokens
         assert len(batch.work) <= self.config.max_num_seqs
+        assert all(work.drafts <= self.drafts for work in batch.work)
         if self.burst == [1]:
             served = {work.request_id for work in batch.work}
             assert all(seq.id in served for seq in owed if seq.status is Status.RUNNING), "a decode was passed over"
@@ -96,12 +105,14 @@ class World:
         assert all(not any(seq.table.blocks) for seq in self.scheduler._waiting)
         running = list(self.scheduler._running)
         assert len(running) <= self.config.max_num_seqs
-        assert all(seq.computed <= seq.scheduled <= len(seq.tokens) + seq.coming for seq in running)
+        ahead = self.drafts if self.flights else 0
+        assert all(seq.computed <= seq.scheduled <= len(seq.tokens) + seq.coming + ahead for seq in running)
         assert self.config.async_scheduling or not any(seq.coming for seq in running)
         for index, (group, pool) in enumerate(zip(self.manager.groups, self.manager._pools, strict=True)):
             holders: dict[int, list[tuple[Sequence, int]]] = {}
             for seq in running:
-                assert len(seq.table.blocks[index]) <= -(-(len(seq.tokens) + seq.coming) // group.block_size)
+                most = min(len(seq.tokens) + seq.coming + self.drafts, len(seq.request.prompt) + max(1, seq.max_tokens))
+                assert len(seq.table.blocks[index]) <= -(-most // group.block_size)
                 for place, block in enumerate(seq.table.blocks[index]):
                     holders.setdefault(block, []).append((seq, place))
             assert pool.idle == pool.size - len(holders)
@@ -122,6 +133,7 @@ class World:
             self.check_blocks()
         assert self.idle, "the requests do not end"
         assert self.manager.usage == 0
+        assert self.drafter is None or not self.drafter.seen, "the drafter is told of every end"
         assert self.collected.last.keys() == self.requests.keys()
         for request in self.requests.values():
             self.check_answer(request)

@@ -54,12 +54,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         burst=bursts,
         ahead=st.booleans(),
         fair=st.booleans(),
+        drafts=st.integers(0, 5),
     )
-    def start(self, groups, seqs, extra, model, chunked, policy, threshold, caching, depth, burst, ahead, fair):
+    def start(self, groups, seqs, extra, model, chunked, policy, threshold, caching, depth, burst, ahead, fair, drafts):
         budget = max(seqs, 0 if chunked else model) + extra
         config = SchedulerConfig(seqs, budget, model, chunked, policy, threshold, ahead, fair)
         depth, burst = (2, [1]) if ahead else (depth, burst)
-        self.world = World(config, groups, caching, depth, burst)
+        self.world = World(config, groups, caching, depth, burst, 0 if ahead else drafts)
 
     @rule(several=st.lists(requests, min_size=1, max_size=4))
     def add(self, several):
@@ -102,9 +103,9 @@ def test_scheduler_holds_its_promises():
     )
 
 
-def draw_world(rng: random.Random, ahead: bool) -> World:
+def draw_world(rng: random.Random, ahead: bool, drafts: int) -> World:
     """A pool that one to three of the longest requests fill, so that preemption and eviction are common. ``ahead``: of
-    the tokens of the batch before."""
+    the tokens of the batch before. ``drafts``: tokens of the longest."""
     size, model = rng.randint(1, 5), rng.randint(16, 40)
     blocks = int(model * rng.uniform(1, 2.5)) // size + 1
     chunked, seqs = rng.random() < 0.7, rng.randint(2, 8)
@@ -115,7 +116,9 @@ def draw_world(rng: random.Random, ahead: bool) -> World:
     groups = [CacheGroup(max(blocks * size // other, 1), other) for other in sizes]
     burst = [1] if rng.random() < 0.6 else [rng.randint(0, 3) for _ in range(4)] + [1]
     caching, depth = rng.random() < 0.8, rng.choice([1, 1, 2, 3])
-    return World(config, groups, caching, 2, [1]) if ahead else World(config, groups, caching, depth, burst)
+    if ahead:
+        return World(config, groups, caching, 2, [1])
+    return World(config, groups, caching, depth, burst, drafts)
 
 
 def draw_request(rng: random.Random, model: int) -> dict:
@@ -133,9 +136,9 @@ def draw_request(rng: random.Random, model: int) -> dict:
     return values
 
 
-def drive(number: int, ahead: bool = False) -> World:
+def drive(number: int, ahead: bool = False, drafts: int = 0) -> World:
     rng = random.Random(number)
-    world = draw_world(rng, ahead)
+    world = draw_world(rng, ahead, drafts)
     for _ in range(rng.randint(20, 120)):
         move = rng.random()
         if move < 0.25:
@@ -153,22 +156,25 @@ def drive(number: int, ahead: bool = False) -> World:
 
 @seed(2)
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32), st.booleans())
-@example(3511, False)  # a rotated decode preempts itself while the better ones have no share of the budget
-@example(3718, False)
-@example(4039, False)
-def test_scheduler_under_pressure(number, ahead):
-    drive(number, ahead)
+@given(st.integers(0, 2**32), st.booleans(), st.integers(0, 5))
+@example(3511, False, 0)  # a rotated decode preempts itself while the better ones have no share of the budget
+@example(3718, False, 0)
+@example(4039, False, 0)
+def test_scheduler_under_pressure(number, ahead, drafts):
+    drive(number, ahead, drafts)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_pressure_is_real(ahead):
-    worlds = [drive(number, ahead) for number in range(40)]
+@pytest.mark.parametrize(("ahead", "drafts"), [(False, 0), (True, 0), (False, 4)])
+def test_the_pressure_is_real(ahead, drafts):
+    worlds = [drive(number, ahead, drafts) for number in range(40)]
     stats = [world.scheduler.stats() for world in worlds]
     last = [output for world in worlds for output in world.collected.last.values()]
     assert sum(stat.preemptions > 0 for stat in stats) > 20
     assert sum(stat.prefix_hits > 0 for stat in stats) > 20
     assert max(output.times.preemptions for output in last) > 1
+    if drafts:
+        tokens, accepted = sum(stat.draft_tokens for stat in stats), sum(sum(stat.accepted) for stat in stats)
+        assert sum(stat.drafts > 0 for stat in stats) > 20 and 100 < accepted < tokens - 100
     assert {"stop", "length", "abort"} == {output.finish_reason for output in last}
 
 
