@@ -118,9 +118,9 @@ PLAN = record(
     plan={"type": "object"},
 )
 ANSWERS: Mapping[str, Mapping[str, Schema]] = {
-    "/v1/completions": {"application/json": COMPLETION, "text/event-stream": {**TEXT, "description": EVENTS}},
-    "/v1/chat/completions": {"application/json": CHAT, "text/event-stream": {**TEXT, "description": EVENTS}},
-    "/v1/responses": {"application/json": RESPONSE, "text/event-stream": {**TEXT, "description": TYPED_EVENTS}},
+    "/v1/completions": {"application/json": COMPLETION, "text/event-stream": {"description": EVENTS}},
+    "/v1/chat/completions": {"application/json": CHAT, "text/event-stream": {"description": EVENTS}},
+    "/v1/responses": {"application/json": RESPONSE, "text/event-stream": {"description": TYPED_EVENTS}},
     "/v1/responses/{response_id}": {
         "application/json": {"anyOf": [RESPONSE, DELETED]}
     },
