@@ -152,6 +152,15 @@ def test_steps_by_kind_of_graph_tokens_of_padding_and_pieces_by_where_they_came_
         assert found[("engine:compiled_functions", (("source", source),))] == count
 
 
+def test_drafts_and_what_came_true_by_place(metrics, core):
+    assert value(metrics, "spec_decode_num_accepted_tokens_per_pos_total", position="0") == 0
+    core.stats = Stats(1, 0, 0.0, 0, 0, 0, 9, 0, 0, drafts=10, draft_tokens=30, accepted=[6, 4, 2])
+    for name, number in (("drafts", 10), ("draft_tokens", 30), ("accepted_tokens", 12)):
+        assert value(metrics, f"spec_decode_num_{name}_total") == number
+    for place, number in (("0", 6), ("1", 4), ("2", 2)):
+        assert value(metrics, "spec_decode_num_accepted_tokens_per_pos_total", position=place) == number
+
+
 def test_types_in_the_text_format(metrics):
     text = metrics.text().decode()
     kinds = {"num_requests_running": "gauge", "num_preemptions_total": "counter", "request_success_total": "counter"}
