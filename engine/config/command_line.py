@@ -113,6 +113,8 @@ def _flag(values: Assignments, word: str, queue: list[str], command: str) -> Non
     elif found.kind.switch if found else not compat.NO_EFFECT.get(name, (True, ""))[0]:
         # A dotted switch may have its value in the next word, as other dotted settings do.
         valued = "." in name and queue and queue[0].lower() in TRUE | FALSE
+        if not valued and queue and queue[0].lower() in TRUE | FALSE:
+            raise UserError(f"{spelling} {queue[0]}: takes no word behind it; write {spelling}={queue[0]}")
         values.assign_path(name, queue.pop(0) if valued else True, spelling, command=command)
     elif not queue or is_flag(queue[0]):
         what = found.kind.metavar if found else "a JSON object" if name in SECTIONS else "N"

@@ -28,8 +28,8 @@ def read_file(path: str) -> Assignments:
         head, dot, rest = name.partition(".")
         if name in SHORT:
             values.assign(SHORT[name], value, key)
-        elif dot and head in compat.SHORT_SECTIONS:
-            values.assign_path(f"{compat.SHORT_SECTIONS[head]}.{rest}", value, key)
+        elif head in compat.SHORT_SECTIONS:
+            values.assign_path(f"{compat.SHORT_SECTIONS[head]}{dot}{rest}", value, key)
         elif name.startswith("no_") and (field := field_named(name[3:])) and field.kind.switch and value is not None:
             try:
                 values.assign(field, not boolean(value), key)

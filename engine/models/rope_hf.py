@@ -53,6 +53,8 @@ def read_rope(fields: Fields, values: Mapping[str, object], head_dim: int) -> tu
     positions = fields.integer("max_position_embeddings")
     theta = rope.number("rope_theta", 10000.0, above=1.0)
     dim = int(head_dim * rope.number("partial_rotary_factor", 1.0, most=1.0))
+    if values.get("rope_type") is None and "factor" in values:
+        fields.fail("the rope fields have a 'factor' and no 'rope_type', so nobody can know which scaling is meant")
     kind = rope.choice("rope_type", ("default", "linear", "llama3", "yarn"), "default")
     if kind == "default":
         return Rope(theta, dim), positions

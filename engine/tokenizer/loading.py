@@ -58,6 +58,8 @@ def _from_gguf(path: Path) -> Tokenizer:
 def _from_folder(folder: Path) -> Tokenizer:
     import tokenizers
 
+    from engine.weights.json_file import refuse_pointer
+
     file = folder / "tokenizer.json"
     if not file.is_file():
         found = ", ".join(sorted(entry.name for entry in folder.glob("*token*"))) or "no tokenizer file"
@@ -65,6 +67,8 @@ def _from_folder(folder: Path) -> Tokenizer:
             f"{folder}: tokenizer.json is needed, found {found}; save the tokenizer in the 'fast' format, or serve a "
             ".gguf file"
         )
+    with file.open("rb") as raw:
+        refuse_pointer(raw.read(64), str(file))
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more specific
@@ -94,12 +98,20 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{file}: not readable as JSON: {error}") from error
+        value = json.loads(_read_text(file))
+    except ValueError as error:
+        raise UserError(f"{file}: not readable as JSON: {error}; fetch the file again") from error
     if not isinstance(value, dict):
         raise UserError(f"{file}: a JSON object is expected, found {type(value).__name__}")
     return value
+
+
+def _read_text(file: Path) -> str:
+    """Without the mark that some editors write in front of UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read as UTF-8: {error}; save it as UTF-8") from error
 
 
 def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
@@ -113,14 +125,16 @@ def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _end_ids(folder: Path, size: int) -> frozenset[int]:
-    """``eos_token_id`` of generation_config.json, or of config.json where the former is absent. An id outside the
+    """``eos_token_id`` of generation_config.json, or of config.json where the former says nothing. An id outside the
     vocabulary of ``size`` tokens, often -1, is how some checkpoints say that there is none."""
-    name = next((n for n in ("generation_config.json", "config.json") if (folder / n).is_file()), None)
-    value = _read_json(folder / name).get("eos_token_id") if name else None
-    ids = value if isinstance(value, list) else [value]
-    if not all(i is None or (isinstance(i, int) and not isinstance(i, bool)) for i in ids):
-        raise UserError(f"{folder / str(name)}: 'eos_token_id' is {value!r}; a token id or a list of them is expected")
-    return frozenset(i for i in ids if i is not None and 0 <= i < size)
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(folder / name).get("eos_token_id")
+        ids = value if isinstance(value, list) else [value]
+        if not all(i is None or (isinstance(i, int) and not isinstance(i, bool)) for i in ids):
+            raise UserError(f"{folder / name}: 'eos_token_id' is {value!r}; a token id or a list of them is expected")
+        if any(i is not None for i in ids):
+            return frozenset(i for i in ids if i is not None and 0 <= i < size)
+    return frozenset()
 
 
 def _around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
@@ -156,7 +170,8 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(given, str):
             found["default"] = given
         elif isinstance(given, list):
-            found |= {row["name"]: row["template"] for row in given if isinstance(row, dict) and "template" in row}
+            rows = [(row.get("name"), row.get("template")) for row in given if isinstance(row, dict)]
+            found |= {name: text for name, text in rows if isinstance(name, str) and isinstance(text, str)}
     files = {"default": folder / "chat_template.jinja"}
     files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    return found | {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.is_file()}
+    return found | {name: _read_text(file) for name, file in files.items() if file.is_file()}

@@ -63,10 +63,13 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
             "checkpoint again, or set 'tie_word_embeddings' to true if the head is the embedding"
         )
     if missing:
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        others = [name for name in found if name not in expected]
+        advice = "fetch the checkpoint again"
+        if others:
+            advice = f"found instead: {_listed(others)}; mend config.json if these are the same layers, or {advice}"
         raise UserError(
             f"{path}: {config.architecture} of {config.num_layers} layers needs {len(expected)} tensors; missing: "
-            f"{', '.join(missing[:_NAMED])}{more}; fetch the checkpoint again"
+            f"{_listed(missing)}; {advice}"
         )
     made: dict[str, TensorInfo] = {}
     for name, shape in shapes.items():
@@ -79,6 +82,11 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, TensorInf
     made |= {name: in_halves(config, info) for name, info in scales.items()}
     _log_unused(path, config, made, found)
     return made
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _check_shape(config: ModelConfig, info: TensorInfo, name: str, shape: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from engine.errors import UserError
 from engine.weights.gguf_header import GgufArray, GgufHeader, GgufTensor, Scalar
+from engine.weights.json_file import refuse_pointer
 
 __all__ = ["GgufFile", "GgufTensor", "open_gguf"]
 
@@ -49,6 +50,8 @@ def open_gguf(path: str | Path) -> GgufFile:
         raise UserError(f"{path}: asked to read a GGUF file, found no regular file there; check the path")
     try:
         with path.open("rb") as file:
+            refuse_pointer(file.read(64), str(path))
+            file.seek(0)
             magic = file.read(4)
             if magic != b"GGUF":
                 raise UserError(f"{path}: not a GGUF file (starts with {magic!r}, expected b'GGUF')")

@@ -5,7 +5,9 @@ Format: https://huggingface.co/docs/safetensors (8 bytes little-endian length, J
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import TypeGuard
@@ -13,7 +15,7 @@ from typing import TypeGuard
 from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.weights.fused import canonical
-from engine.weights.json_file import MAX_BYTES, parse_object, read_object
+from engine.weights.json_file import MAX_BYTES, parse_object, read_object, refuse_pointer
 from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
 
 INDEX = "model.safetensors.index.json"
@@ -53,13 +55,14 @@ def _single(directory: Path) -> Path:
         return found[0]
     listed = ", ".join(file.name for file in found) or "none"
     raise UserError(
-        f"{directory}: neither {INDEX} nor {SINGLE}, and not exactly one safetensors file (found: {listed})"
+        f"{directory}: neither {INDEX} nor {SINGLE}, and not exactly one safetensors file (found: {listed}); "
+        "fetch what is missing"
     )
 
 
 def _indexed(directory: Path) -> dict[str, TensorInfo]:
     index = directory / INDEX
-    weight_map = read_object(index).get("weight_map")
+    weight_map = read_object(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(map(_is_inside, weight_map.values())):
         raise UserError(f"{index}: field 'weight_map' does not map tensors to files beside it; fetch the file again")
     names = sorted(set(weight_map.values()))
@@ -86,16 +89,30 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
+            refuse_pointer(file.read(64), str(path))
+            file.seek(0)
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_BYTES):
                 raise UserError(
                     f"{path}: the header asks for {length} bytes, the file has {size}; it is cut, or not safetensors"
                 )
-            header = parse_object(file.read(length), f"the header of {path}")
+            header = parse_object(file.read(length), f"the header of {path}", unique=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
     header.pop("__metadata__", None)
-    return {name: _info(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    found = {name: _info(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    _check_apart(path, found)
+    return found
+
+
+def _check_apart(path: Path, found: Mapping[str, TensorInfo]) -> None:
+    filled = sorted((info for info in found.values() if info.nbytes), key=lambda info: info.offset)
+    for one, other in pairwise(filled):
+        if one.offset + one.nbytes > other.offset:
+            raise UserError(
+                f"{path}: tensors {one.name!r} and {other.name!r} share bytes from {other.offset} on; the header is "
+                "damaged, fetch the file again"
+            )
 
 
 def _info(path: Path, name: str, entry: object, start: int, size: int) -> TensorInfo:

@@ -141,6 +141,7 @@ FAILS = [
     ("--kernel rms_norm", "--kernel rms_norm", "OP=NAME"),
     ("--no-port", "--no-port", "--port"),
     ("--no-enforce-eager=1", "--no-enforce-eager=1", "takes no value"),
+    ("--enforce-eager false", "--enforce-eager false", "write --enforce-eager=false"),
     ("--enforce-eager=maybe", "--enforce-eager maybe", "true or false"),
     ("-x", "-x", "--help=all"),
     ("-tp", "-tp", "needs a value"),

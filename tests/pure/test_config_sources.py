@@ -65,6 +65,7 @@ def test_H_OPT_04_every_order_of_config_and_flags_is_the_same(tmp_path: Path) ->
         ("compilation_config.mode: 0", "compilation.mode", "NONE"),
         ("compilation-config:\n  cudagraph_mode: FULL", "compilation.graph_mode", "FULL"),
         ("cc.mode: 3", "compilation.mode", "PIECEWISE"),
+        ("cc:\n  mode: 3", "compilation.mode", "PIECEWISE"),
         ("cudagraph_capture_sizes: [4, 1]", "compilation.capture_sizes", (1, 4)),
         ("compilation:\n  custom_ops: [none, +rms_norm]", "compilation.custom_ops", ("none", "+rms_norm")),
         ("enable-prefix-caching: false", "cache.enable_prefix_caching", False),
