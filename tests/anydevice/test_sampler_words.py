@@ -37,7 +37,7 @@ def test_bad_words_are_followed_across_preemption() -> None:
     for generated, expected in (([], 4), ([4], 4), ([4, 4], 3), ([4, 4, 3], 4), ([3, 4, 4], 3)):
         sampler = Sampler(5, DEVICE)
         sampler.add(wanted, generated)
-        assert sampler.sample(row, ["a"])[0].tolist() == [expected]
+        assert sampler.sample(row, ["a"]).wait()[0] == [expected]
 
 
 def test_neighbours_are_as_they_are_alone() -> None:
@@ -53,7 +53,7 @@ def test_narrowing_to_nothing_is_the_requests_own_trouble() -> None:
     sampler = Sampler(3, DEVICE)
     for each in (request("a", temperature=0, allowed_token_ids=[1], bad_words_token_ids=[[1]]), request("b")):
         sampler.add(each, [])
-    _, _, errors = sampler.sample(torch.zeros(2, 3, device=DEVICE), ["a", "b"])
+    _, _, errors = sampler.sample(torch.zeros(2, 3, device=DEVICE), ["a", "b"]).wait()
     assert errors[1] is None and errors[0] is not None and "bad_words" in errors[0]
 
 
@@ -62,7 +62,7 @@ def test_log_probabilities_of_named_tokens() -> None:
     sampler = Sampler(50, DEVICE)
     sampler.add(request("a", temperature=0, logprobs=0, logprob_token_ids=[30, 2]), [])
     sampler.add(request("b", temperature=0, logprobs=2), [])
-    _, reports, _ = sampler.sample(logits, ["a", "b"])
+    _, reports, _ = sampler.sample(logits, ["a", "b"]).wait()
     expected = logits.float().log_softmax(-1).tolist()
     (mine,), (other,) = reports[0] or [], reports[1] or []
     assert [token for token, _ in mine.top] == [30, 2] and len(other.top) == 2
@@ -96,3 +96,14 @@ def test_what_is_out_of_range_is_named(name: str, value: list) -> None:
     with pytest.raises(RequestError) as caught:
         SamplingParams(**{name: value}).validate(50)
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, -0x400000])
+def test_a_row_of_nan_that_is_to_be_reported_is_its_requests_own_trouble(bits: int) -> None:
+    logits = torch.stack([torch.full((300,), bits, dtype=torch.int32).view(torch.float32), noise(1, 300)[0].cpu()])
+    sampler = Sampler(300, DEVICE)
+    for name in "ab":
+        sampler.add(request(name, temperature=0, logprobs=2), [])
+    _, reports, errors = sampler.sample(logits.to(DEVICE), ["a", "b"]).wait()
+    assert reports[0] is None and errors[0] == "the logits hold NaN or infinity"
+    assert errors[1] is None and reports[1] is not None and len(reports[1][0].top) == 2
