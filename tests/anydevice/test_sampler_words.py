@@ -101,7 +101,7 @@ def test_what_is_out_of_range_is_named(name: str, value: list) -> None:
 def test_a_row_of_nan_that_is_to_be_reported_is_its_requests_own_trouble() -> None:
     # NaN of both signs: one that is more than all, and others that are less than what a row is padded with.
     broken = torch.full((300,), -0x400000, dtype=torch.int32).view(torch.float32)
-    broken[299] = torch.nan
+    broken[288] = torch.nan
     sampler = Sampler(300, DEVICE)
     for name in "ab":
         sampler.add(request(name, temperature=0, logprobs=2), [])
