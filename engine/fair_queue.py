@@ -25,6 +25,7 @@ class FairQueue:
         self._turns: list[_Turn] = []
         self._preempted = Ranked()
         self._new = self._queueing = self._unfinished = self._left = 0
+        # Tokens that a tenant which always waits has had as its share: where one that did not wait begins.
         self._clock = 0.0
         self._latest: Tenant | None = None
 
