@@ -19,6 +19,8 @@ from engine.weights.resolve import cache_root
 from platforms.contract import GraphBackend
 
 _log = logging.getLogger("engine")
+_SLACK = 1 << 20
+"""Bytes that a reader of the warning could do nothing about."""
 
 
 def planned_keys(plan: Plan) -> list[Key]:
@@ -35,7 +37,7 @@ def capture(
     report: Callable[[int], None],
 ) -> Mapping[tuple[str, int], str]:
     """Make the plan's graphs and have the executor replay them from now on. Returns (kind, tokens) → why a graph could
-    not be made. ``planned``: bytes that were kept free for them; more is a warning."""
+    not be made. ``planned``: bytes that were kept free for them; clearly more is a warning."""
     import torch
 
     wanted = planned_keys(plan)
@@ -47,7 +49,7 @@ def capture(
         base = {**environment(plan, ops), "checker": [content(name) for name in ("engine.graphs", "engine.work")]}
         checked = Checked(ops, base, cache_root() / "captured")
         graphs = Graphs(executor, works, backend, wanted, checked, table_width(plan), report)
-    if graphs.nbytes > planned:
+    if graphs.nbytes > planned + _SLACK:
         _log.warning(
             "graphs take %s, %s were kept free for them; if memory runs out, capture fewer sizes (--max-capture-size) "
             "or lower --gpu-memory-utilization",

@@ -5,6 +5,7 @@ Field names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -12,6 +13,10 @@ from typing import Any, NoReturn
 from engine.errors import UserError
 
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
+NO_ID = 2**32 - 1
+"""-1 as converters write it."""
+
+_log = logging.getLogger("engine")
 
 # Files made before the converter wrote eot_token_id name the end of a turn by its text alone
 # (https://github.com/ggml-org/llama.cpp/issues/9606).
@@ -99,7 +104,12 @@ class _Reader:
 
     def token_id(self, name: str, count: int) -> int | None:
         value = self.get(f"ggml.{name}_token_id", int)
-        if value is not None and not 0 <= int(value) < count:  # type: ignore[call-overload]
+        if value in (None, -1, NO_ID):
+            return None
+        if not 0 <= int(value) < count and name not in ("bos", "eos"):  # type: ignore[call-overload]
+            _log.warning("%s: the %s token has id %s, the vocabulary has %d tokens; there is none then", self.source, name, value, count)
+            return None
+        if not 0 <= int(value) < count:  # type: ignore[call-overload]
             self.fail(f"ggml.{name}_token_id", f"is {value}, the vocabulary has {count} tokens")
         return value  # type: ignore[return-value]
 

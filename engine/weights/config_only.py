@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.models.config import ModelConfig
-from engine.weights.json_file import read_object
+from engine.weights.description import read_description
 
 
 def read_config(path: Path, name: str) -> ModelConfig:
@@ -15,7 +15,7 @@ def read_config(path: Path, name: str) -> ModelConfig:
     described = path if path.suffix.lower() == ".json" else path / "config.json"
     weights = list(path.glob("*.safetensors*")) if path.is_dir() else []
     if described.is_file() and (weights or described == path or not any(path.glob("*.gguf"))):
-        raw = read_object(described)
+        raw = read_description(described)
         if not weights or any(raw.get(key) is not None for key in ("dtype", "torch_dtype")):
             return ModelConfig.from_hf(raw, name)
     from engine.weights.checkpoint import open_checkpoint

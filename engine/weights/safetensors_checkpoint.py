@@ -14,6 +14,7 @@ from typing import TypeGuard
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
+from engine.weights.description import read_description
 from engine.weights.fused import canonical
 from engine.weights.json_file import MAX_BYTES, parse_object, read_object, refuse_pointer
 from engine.weights.tensor_info import DENSE_FORMATS, TensorInfo
@@ -36,7 +37,7 @@ _BYTES = {
 
 def read_safetensors_checkpoint(directory: Path, name: str) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     """Config and every tensor that the index (or the one file) names, unchecked. Raises ``UserError``."""
-    raw = read_object(directory / "config.json")
+    raw = read_description(directory / "config.json")
     config = ModelConfig.from_hf(raw, name)
     tensors = _indexed(directory) if (directory / INDEX).is_file() else read_header(_single(directory))
     config, tensors = canonical(config, tensors)

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizer_toys import byte_backend, folder
+from tokenizer_toys import byte_backend, folder, sentencepiece_metadata
 
 from engine.errors import UserError
 from engine.models.config import ModelConfig
 from engine.tokenizer import load_tokenizer
+from engine.tokenizer.gguf_vocabulary import read_vocabulary
 from engine.weights.checkpoint import open_checkpoint
+from engine.weights.config_only import read_config
 from tests.checkpoints import hf_config, random_weights, write_gguf, write_hf
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 4976698672\n"
@@ -53,6 +55,20 @@ def test_like_H_TOK_03_templates_without_a_name_are_left_out(tmp_path: Path) -> 
     rows = [{"template": "lost"}, {"name": "default", "template": "kept"}, {"name": "tool_use", "template": 5}]
     tokenizer = load_tokenizer(folder(tmp_path, byte_backend(), tokenizer_config={"chat_template": rows}))
     assert tokenizer.template_for(tools=True) == tokenizer.chat_template == "kept"
+
+
+@pytest.mark.parametrize("value", [2**32 - 1, -1, 999])
+@pytest.mark.parametrize("name", ["padding", "eot", "unknown"])
+def test_like_H_TOK_05_an_id_of_a_gguf_that_names_no_token_is_none(name: str, value: int) -> None:
+    """Converters write -1 as an unsigned number; llama.cpp warns of any other and goes on."""
+    field = f"tokenizer.ggml.{name}_token_id"
+    found = read_vocabulary({key: given for key, given in sentencepiece_metadata().items() if key != field}, "toy")
+    assert read_vocabulary(sentencepiece_metadata(**{field: value}), "toy") == found
+
+
+def test_like_H_TOK_05_a_gguf_may_say_that_there_is_no_begin_token() -> None:
+    metadata = sentencepiece_metadata() | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.bos_token_id": 2**32 - 1}
+    assert read_vocabulary(metadata, "toy").bos_id is None
 
 
 @pytest.mark.parametrize("group", ["rope_scaling", "rope_parameters"])
@@ -115,3 +131,23 @@ def test_like_H_QNT_05_names_of_another_kind_are_told(tmp_path: Path) -> None:
     write_hf(tmp_path, weights=weights | {"other": np.zeros(3, np.float32)})
     with pytest.raises(UserError, match=r"found instead: language_model.model.embed_tokens.weight"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "method"),
+    [
+        ("quantize_config.json", {"bits": 4, "group_size": 32, "desc_act": False, "damp_percent": 0.1}, "gptq"),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 32, "zero_point": True, "version": "GEMM"}, "awq"),
+    ],
+)
+def test_like_H_QNT_11_quantization_that_an_earlier_writer_put_beside_the_config(
+    tmp_path: Path, name: str, beside: dict[str, Any], method: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(hf_config()))
+    (tmp_path / name).write_text(json.dumps(beside))
+    found = read_config(tmp_path, "tiny").quantization
+    assert found is not None and (found.method, found.block) == (method, (1, 32))
+    own = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    (tmp_path / "config.json").write_text(json.dumps(hf_config(quantization_config=own)))
+    found = read_config(tmp_path, "tiny").quantization
+    assert found is not None and found.method == "fp8"
