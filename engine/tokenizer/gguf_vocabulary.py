@@ -107,7 +107,7 @@ class _Reader:
         if value in (None, -1, NO_ID):
             return None
         if not 0 <= int(value) < count and name not in ("bos", "eos"):  # type: ignore[call-overload]
-            _log.warning("%s: the %s token has id %s, the vocabulary has %d tokens; there is none then", self.source, name, value, count)
+            _log.warning("%s: id %s of the %s token is none of %d; it is left out", self.source, value, name, count)
             return None
         if not 0 <= int(value) < count:  # type: ignore[call-overload]
             self.fail(f"ggml.{name}_token_id", f"is {value}, the vocabulary has {count} tokens")

@@ -96,9 +96,8 @@ def _at_path(path: Path, weights: bool = True) -> Model:
 
 def cache_root() -> Path:
     """Where everything we keep between runs lies: ENGINE_CACHE_ROOT, else VLLM_CACHE_ROOT, else ``engine`` under
-    XDG_CACHE_HOME or ~/.cache. Reads the environment."""
-    chosen = os.environ.get("ENGINE_CACHE_ROOT") or os.environ.get("VLLM_CACHE_ROOT")
-    return Path(chosen).expanduser() if chosen else _user_cache() / "engine"
+    XDG_CACHE_HOME or ~/.cache. Reads the environment. Raises ``UserError`` for a ``~`` without a home."""
+    return _chosen("ENGINE_CACHE_ROOT", "VLLM_CACHE_ROOT") or _user_cache() / "engine"
 
 
 def models_root() -> Path:
@@ -108,12 +107,20 @@ def models_root() -> Path:
 
 def hub_root() -> Path:
     """The Hub's cache, where ``huggingface_hub`` puts it: HF_HUB_CACHE, else HF_HOME/hub, else the user's cache. Reads
-    the environment."""
-    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    home = os.environ.get("HF_HOME")
-    return (Path(home).expanduser() if home else _user_cache() / "huggingface") / "hub"
+    the environment. Raises ``UserError`` for a ``~`` without a home."""
+    chosen = _chosen("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+    return chosen or (_chosen("HF_HOME") or _user_cache() / "huggingface") / "hub"
+
+
+def _chosen(*variables: str) -> Path | None:
+    """The folder that the first of them that is set names."""
+    for name in variables:
+        if value := os.environ.get(name):
+            try:
+                return Path(value).expanduser()
+            except RuntimeError as error:
+                raise UserError(f"{name}={value}: ~ stands for a home that is not there; write the path out") from error
+    return None
 
 
 def _user_cache() -> Path:

@@ -17,6 +17,7 @@ from engine.tokenizer import load_tokenizer
 from engine.tokenizer.gguf_vocabulary import read_vocabulary
 from engine.weights.checkpoint import open_checkpoint
 from engine.weights.config_only import read_config
+from engine.weights.resolve import cache_root, hub_root
 from tests.checkpoints import hf_config, random_weights, write_gguf, write_hf
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 4976698672\n"
@@ -151,3 +152,14 @@ def test_like_H_QNT_11_quantization_that_an_earlier_writer_put_beside_the_config
     (tmp_path / "config.json").write_text(json.dumps(hf_config(quantization_config=own)))
     found = read_config(tmp_path, "tiny").quantization
     assert found is not None and found.method == "fp8"
+
+
+@pytest.mark.parametrize("name", ["ENGINE_CACHE_ROOT", "VLLM_CACHE_ROOT", "HF_HUB_CACHE", "HF_HOME"])
+def test_like_H_CCH_04_a_home_that_a_variable_means_and_nobody_has(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for other in ("ENGINE_CACHE_ROOT", "VLLM_CACHE_ROOT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "~nobody-of-this-name/cache")
+    with pytest.raises(UserError, match=f"{name}=~nobody-of-this-name/cache: .* write the path out"):
+        (hub_root if name.startswith("HF") else cache_root)()
