@@ -93,6 +93,7 @@ GRAPH_MODE_NUMBERS: tuple[str, ...] = ("NONE", "PIECEWISE", "FULL")
 
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
+        "disable_prefix_caching": "use --no-enable-prefix-caching",
         "preemption_mode": "preempted requests are always recomputed",
         "device": "use --platform",
         "metrics": "GET /metrics needs no flag",
