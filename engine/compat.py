@@ -95,7 +95,9 @@ REMOVED: Mapping[str, str] = MappingProxyType(
     {
         "disable_prefix_caching": "use --no-enable-prefix-caching",
         "preemption_mode": "preempted requests are always recomputed",
-        "device": "use --platform",
+        "device": "use --platform (cpu, cuda, rocm or auto)",
+        "task": "the model's kind says what it serves: text, and vectors for every model",
+        "runner": "the model's kind says what it serves: text, and vectors for every model",
         "metrics": "GET /metrics needs no flag",
         "verbose": "use --log-stats-interval for more frequent statistics",
         "debug_dump_path": "use -cc.debug_dump_path=FOLDER",
@@ -127,7 +129,13 @@ RENAMED: Mapping[str, str] = MappingProxyType(
 NOT_BUILT: Mapping[str, str] = MappingProxyType(
     {
         "cpu_offload_gb": "weights stay on the device; use a smaller or quantised model",
-        "enable_lora": "adapters cannot be served; merge one into the weights",
+        **dict.fromkeys(
+            ("enable_lora", "lora_modules", "max_loras", "max_lora_rank"),
+            "adapters cannot be served; merge one into the weights",
+        ),
+        "limit_mm_per_prompt": "models take text alone",
+        "middleware": "put a proxy in front of the server",
+        "enable_server_load_tracking": "/metrics has the requests that run and wait",
         **dict.fromkeys(
             ("spec_model", "speculative_config.model", "speculative_config.draft_tensor_parallel_size"),
             "drafts come from a request's own tokens, without a second model",
@@ -136,6 +144,7 @@ NOT_BUILT: Mapping[str, str] = MappingProxyType(
         "reasoning_parser_plugin": "formats of reasoning are rows of engine/server/reasoning.py",
         "default_chat_template_kwargs": "requests bring them; or change the template by --chat-template",
         "distributed_executor_backend": "a model is served on one device",
+        "disable_custom_all_reduce": "a model is served on one device",
         "generation_config": "requests bring their sampling; of generation_config.json only eos_token_id is read",
         "uvicorn_log_level": "the log holds warnings of the web server and the engine's own lines",
         "collect_detailed_traces": "a trace has one span per request with the times of its phases; use "
@@ -154,6 +163,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "batch_size": "use --max-num-seqs",
         "quantization": "the checkpoint's config says how it is stored",
         "attention_backend": "use --kernel attention=NAME",
+        "hf_token": "HF_TOKEN in the environment is read by `engine pull`",
+        "additional_config": "a platform's own settings are set by their names; see --help=all",
         "attention_config.backend": "use --kernel attention=NAME",
         "moe_backend": "use --kernel moe=NAME",
         "linear_backend": "use --kernel linear=NAME",

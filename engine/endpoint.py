@@ -45,6 +45,11 @@ class Answer:
             raise EndpointError(f"the answer is no JSON: {text}", self.status) from error
 
 
+def address_of(url: str) -> str:
+    """Of a server, given that or the address of its API; with http in front where nothing is."""
+    return (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+
+
 class Endpoint:
     """``url``: ``http://host:port`` or https, with a path in front of all others if it has one. ``insecure``: believe
     any certificate. Belongs to one event loop. Raises ``UserError`` for what is no such address."""

@@ -14,18 +14,20 @@ import msgspec
 from engine.cli.options import Option
 from engine.config import kinds as k
 from engine.config.values import Kind, number
-from engine.endpoint import Endpoint, EndpointError, message_of
+from engine.endpoint import Endpoint, EndpointError, address_of, message_of
 from engine.errors import UserError
 from engine.table import DIM, coloured, encodable, terminal
 
 URL = "http://127.0.0.1:8000/v1"
+KEYS = ("ENGINE_API_KEY", "OPENAI_API_KEY")
+"""Variables that hold an API key; the first that is set counts."""
 PROMPT = "> "
 ENDS = "Ctrl-C stops an answer, Ctrl-D ends."
 
 OPTIONS = (
-    Option("--url", k.NAME, "of the server's API", URL),
+    Option("--url", k.NAME, "of the server, or of its API", URL),
     Option("--model-name", k.NAME, "of the model", unset="the first that the server lists"),
-    Option("--api-key", k.NAME, "sent with every request", unset="OPENAI_API_KEY"),
+    Option("--api-key", k.NAME, "sent with every request", unset="ENGINE_API_KEY or OPENAI_API_KEY"),
     Option("--max-tokens", k.COUNT, "longest answer", unset="what the server allows"),
     Option("--temperature", Kind("X", number(0)), "of the sampling", unset="the server's default"),
 )
@@ -36,8 +38,9 @@ class Server:
     another model."""
 
     def __init__(self, asked: Any) -> None:
-        key = asked.api_key or os.environ.get("OPENAI_API_KEY")
-        self._endpoint = Endpoint(asked.url, {"Authorization": f"Bearer {key}"} if key else {})
+        key = asked.api_key or next(filter(None, map(os.environ.get, KEYS)), None)
+        self.url = address_of(asked.url) + "/v1"
+        self._endpoint = Endpoint(self.url, {"Authorization": f"Bearer {key}"} if key else {})
         self._common = {"temperature": asked.temperature, "max_tokens": asked.max_tokens, "stream": True}
         self._runner = asyncio.Runner()
         self.model = ""
@@ -92,17 +95,17 @@ class Server:
         except EndpointError as error:
             raise UserError(f"{error}; start a server (engine serve), or say where it is: --url {URL}") from error
         if answer.status in (401, 403):
-            raise UserError(f"{asked.url} wants an API key: --api-key KEY, or OPENAI_API_KEY in the environment")
+            raise UserError(f"{self.url} wants an API key: --api-key KEY, or {' or '.join(KEYS)} in the environment")
         names = []
         with suppress(EndpointError, KeyError, TypeError, AttributeError):
             names = [str(row["id"]) for row in answer.json()["data"]] if answer.status == 200 else []
         if asked.model_name:
             if names and asked.model_name not in names:
-                raise UserError(f"{asked.url} has no model {asked.model_name}; it has {', '.join(names)}")
+                raise UserError(f"{self.url} has no model {asked.model_name}; it has {', '.join(names)}")
             return str(asked.model_name)
         if not names:
             said = message_of(answer.body) or f"status {answer.status}"
-            raise UserError(f"{asked.url} lists no models ({said[:200]}); name one: --model-name NAME")
+            raise UserError(f"{self.url} lists no models ({said[:200]}); name one: --model-name NAME")
         return names[0]
 
 

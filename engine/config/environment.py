@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from engine.compat import FOREIGN_PREFIX, OWN_PREFIX, VARIABLES, VARIABLES_NOT_TAKEN
 from engine.config.assignments import Assignments
 from engine.config.fields import FIELDS, OTHER_VARIABLES
+from engine.config.names import advice
 
 _SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """What Kubernetes injects for every service in the namespace, one named like us included."""
@@ -42,9 +43,12 @@ def unknown_variables(environ: Mapping[str, str], known: Collection[str] = ()) -
         if name in VARIABLES_NOT_TAKEN:
             warnings.append(f"{name} is not read: {VARIABLES_NOT_TAKEN[name]}")
             continue
+        if said := advice(name.removeprefix(FOREIGN_PREFIX).removeprefix(OWN_PREFIX).lower()):
+            warnings.append(f"{name} is not read: {said}")
+            continue
         from difflib import get_close_matches
 
-        near = get_close_matches(name, sorted(names), n=1, cutoff=0.75)
+        near = get_close_matches(name, sorted(names), n=1, cutoff=0.85)
         warnings.append(f"{name} is not read by anything here" + (f"; did you mean {near[0]}?" if near else ""))
     return warnings
 

@@ -59,7 +59,7 @@ def unknown(written: str, name: str, prefix: str = "") -> str:
         head = written[: len(written) - len(last)]
         known = ", ".join(key.rpartition(".")[2] for key in BY_KEY if key.rpartition(".")[0] == section)
         return f"unknown setting {written}; " + (f"did you mean {head}{near[0]}?" if near else f"there are {known}")
-    near = get_close_matches(name, [one for one in LONG if "." not in one], n=1, cutoff=0.6)
+    near = get_close_matches(name, [one for one in LONG if "." not in one], n=1, cutoff=0.7)
     nearest = near[0].replace("_", "-") if prefix and near else "".join(near)
     what = "flag" if prefix else "setting"
     return f"unknown {what} {written}; " + (f"did you mean {prefix}{nearest}?" if near else "see --help=all")

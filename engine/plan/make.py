@@ -173,9 +173,9 @@ def make_plan(
 
 
 _WISHES = frozenset({"optimization_level", "performance_mode", "enforce_eager", "kernels", "kernel_pins"})
-_NOT_RUN = _WISHES | {pieces.CACHE, pieces.DUMP, pieces.BUNDLE}
+_NOT_RUN = _WISHES | {pieces.CACHE, pieces.DUMP, pieces.BUNDLE, sizes.BLOCKS}
 """Decisions that are no part of what runs: wishes that are seen in other decisions, in rows and in fusions, as those of
-``PREFIX`` are; and where files lie."""
+``PREFIX`` are; where files lie; and how many blocks of KV cache there was memory for, which differs at each start."""
 
 
 def _fingerprint(plan: Plan, model: ModelConfig) -> str:

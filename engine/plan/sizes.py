@@ -18,6 +18,7 @@ from platforms.contract import DeviceProfile
 
 EIGHT_BITS = "fp8"
 """The word for a KV cache of the device's own 8-bit float."""
+BLOCKS = "cache.num_blocks"
 DEFAULT_TOKENS, DEFAULT_SEQS, DEFAULT_BLOCK = 2048, 256, 16
 
 
@@ -119,7 +120,7 @@ def _leaning(ledger: Ledger, wish: Decision) -> Decision:
 def decide_blocks(ledger: Ledger, blocks: int, space: str) -> None:
     """A longest sequence that nobody named is held to what the blocks hold; one that a user named stays, with a
     warning, and each request that does not fit is refused on its own."""
-    ledger.settle(Decision("cache.num_blocks", blocks, "derived", space))
+    ledger.settle(Decision(BLOCKS, blocks, "derived", space))
     held = blocks * ledger.decisions["cache.block_size"].value
     key = "scheduler.max_model_len"
     if ledger.user(key) is None:

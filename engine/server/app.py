@@ -100,7 +100,7 @@ def make_app(
                 openapi_extra=_operation(path, body),
             )
     if rate is not None:
-        app.add_middleware(RateMiddleware, rate=rate, refused=state.refused)
+        app.add_middleware(RateMiddleware, rate=rate, refused=state.refused, loaded=lambda: state.engine is not None)
     if state.traces is not None:
         from engine.server.traces import TraceContext
 

@@ -60,10 +60,11 @@ def ready_lines(address: Address, model: str, *, unnamed: bool, chat: bool, key:
     """Where to ask, and a command line that asks. ``unnamed``: nobody named the model; ``chat``: it has a template;
     ``key``: an API key is needed, which is not printed; a line says where to put it."""
     why = " (no model was named: this is the built-in one)" if unnamed else ""
+    some = {"max_tokens": 32, "temperature": 0}
     body = (
-        {"model": model, "messages": [{"role": "user", "content": "Say hello in five words."}], "max_tokens": 32}
+        {"model": model, "messages": [{"role": "user", "content": "Say hello in five words."}], **some}
         if chat
-        else {"model": model, "prompt": "Once upon a time", "max_tokens": 32}
+        else {"model": model, "prompt": "Once upon a time", **some}
     )
     export = "export ENGINE_API_KEY='<one of the API keys>'\n" if key else ""
     lines = [

@@ -15,7 +15,8 @@ NOTES: Mapping[str, str] = {
     "stream_options": "`include_usage`, `continuous_usage_stats`; for responses nothing that asks for something",
     "n": "answers to each prompt",
     "best_of": "only as many as `n`",
-    "max_tokens": "absent: the rest of the context; more than is left is 400",
+    "max_tokens": "absent: the rest of the context, also for completions, where vLLM and OpenAI stop after 16; more "
+    "than is left is 400",
     "max_completion_tokens": "`max_tokens` under its newer name, which wins",
     "max_output_tokens": "as `max_tokens`, reasoning and calls included",
     "min_tokens": "no end before so many",

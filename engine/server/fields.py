@@ -57,7 +57,7 @@ _KNOWN: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "parallel_tool_calls": ("there is no chat", (True, False)),
     "prediction": ("an answer is not told in advance", ()),
     "previous_input_messages": ("earlier turns are items of input", ([],)),
-    "prompt": ("no prompts are kept here; send what they say", ()),
+    "prompt": ("/v1/completions takes prompts, and none are kept here; send what they say", ()),
     "prompt_embeds": ("prompts are text or token ids", ()),
     "prompt_cache_options": ("the prefix cache keeps what fits", ({},)),
     "reasoning_effort": ("there is no chat", ()),
@@ -113,6 +113,10 @@ def check_part(part: dict[str, Any], where: str) -> None:
             raise RequestError(unknown_name(name, PART, f"{where}."), f"{where}.{name}"[:200])
 
 
+_ROUTES = {"messages": "/v1/chat/completions", "input": "/v1/responses or /v1/embeddings", "prompt": "/v1/completions"}
+"""Fields that tell which route was meant."""
+
+
 def not_supported(name: str) -> str:
     """The message about a field that is known and not honoured, with the values that it may have."""
     taken = " or ".join(json.dumps(value) for value in NOT_SUPPORTED[name])
@@ -121,6 +125,8 @@ def not_supported(name: str) -> str:
 
 def unknown_field(name: str, model: type[BaseModel], where: str = "") -> str:
     """The message about a field nobody knows, with the one that is taken and nearly spelled like it."""
+    if not where and name in _ROUTES:
+        return f"Unknown field {name}; {_ROUTES[name]} takes it."
     return unknown_name(name, [*model.model_fields, *(() if where else NO_EFFECT)], where)
 
 

@@ -33,14 +33,17 @@ class RateLimit:
 
 
 class RateMiddleware:
-    """Applies to what does work: every POST. ``scope["caller"]`` says whose it is. ``refused``: told of each that came
-    too soon."""
+    """Applies to what does work: every POST once there is a model (``loaded``). ``scope["caller"]`` says whose it is.
+    ``refused``: told of each that came too soon."""
 
-    def __init__(self, app: ASGIApp, rate: RateLimit, refused: Callable[[Refusal], None]) -> None:
-        self.app, self.rate, self.refused = app, rate, refused
+    def __init__(
+        self, app: ASGIApp, rate: RateLimit, refused: Callable[[Refusal], None], loaded: Callable[[], bool]
+    ) -> None:
+        self.app, self.rate, self.refused, self.loaded = app, rate, refused, loaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wait = self.rate.refused(scope.get("caller") or 0) if scope.get("method") == "POST" else 0.0
+        counts = scope.get("method") == "POST" and self.loaded()
+        wait = self.rate.refused(scope.get("caller") or 0) if counts else 0.0
         if not wait:
             await self.app(scope, receive, send)
             return

@@ -9,6 +9,7 @@ from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from engine.endpoint import address_of
 from engine.errors import UserError
 
 PREFIXES = ("engine:", "vllm:")
@@ -70,7 +71,8 @@ def read_scrape(text: str, at: float) -> Scrape:
 def look(url: str) -> Scrape:
     """The metrics of the server at ``url``. Raises ``NoAnswerError``, and ``UserError`` for what is no address."""
     try:
-        with urlopen(Request(f"{url}/metrics", headers={"Accept": "text/plain"}), timeout=PATIENCE) as answer:
+        asked = Request(f"{address_of(url)}/metrics", headers={"Accept": "text/plain"})
+        with urlopen(asked, timeout=PATIENCE) as answer:
             text = answer.read().decode("utf-8", "replace")
     except HTTPError as error:
         error.close()

@@ -188,6 +188,11 @@ def test_unknown_variables_are_reported_once_each() -> None:
     assert "VLLM_MAX_MODEL_LEN" in warnings[1] and "ENGINE_PORT" in warnings[2]
 
 
+def test_a_variable_of_an_option_that_is_not_taken_has_its_advice_and_no_far_guess() -> None:
+    (said,) = unknown_variables({"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"})
+    assert "--kernel attention=NAME" in said and "did you mean" not in said
+
+
 def test_python_arguments() -> None:
     found = from_keywords(
         model="m", optimization_level=2, max_num_batched_tokens=16384, tensor_parallel_size=2, dtype=None, port=None,

@@ -323,6 +323,8 @@ def test_the_hash_follows_what_decides_and_not_the_card():
     other = dataclasses.replace(DEVICE, memory_bytes=1, evidence={"x": "y"})
     assert plan(profile=other).hash == plan().hash
     assert plan(profile=dataclasses.replace(DEVICE, limits={"threads": 3})).hash != plan().hash
+    room, more = (plan(observations=Observations(blocks=blocks, space="what is left")) for blocks in (900, 901))
+    assert room.hash == more.hash == plan().hash
 
 
 def test_every_decision_has_an_origin_and_a_reason_and_json_is_stable():

@@ -84,6 +84,8 @@ def test_at_most_ten_errors_each_bounded():
 def test_unknown_field_names_the_nearest():
     error = refused(completion, max_token=5)
     assert error.param == "max_token" and "max_tokens" in error.message
+    error = refused(completion, messages=USER)
+    assert error.param == "messages" and "/v1/chat/completions takes it" in error.message
     error = refused(chat, temprature=0.5)
     assert error.param == "temprature" and "temperature" in error.message
     error = refused(chat, zzzzzz=None)

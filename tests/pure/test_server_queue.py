@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from engine.batch import Stats
@@ -10,7 +13,7 @@ from engine.errors import RequestError
 from engine.sampling_params import CAPS
 from engine.server.limits import Limits, limits_of
 from engine.server.queue import Queue
-from engine.server.rate import RateLimit
+from engine.server.rate import RateLimit, RateMiddleware
 
 
 class Clock:
@@ -123,3 +126,20 @@ def test_a_key_has_a_minute_s_worth_and_then_its_pace() -> None:
     assert rate.refused(0) == 0 and rate.refused(0) == pytest.approx(10)
     clock.now += 3600
     assert [bool(rate.refused(0)) for _ in range(7)] == [False] * 6 + [True]
+
+
+def test_what_is_asked_before_there_is_a_model_does_not_count() -> None:
+    passed: list[bool] = []
+    loaded = False
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(loaded)
+
+    async def send(message: Any) -> None:
+        return None
+
+    limited = RateMiddleware(app, RateLimit(1, [0.0], Clock()), lambda reason: None, lambda: loaded)
+    for there in (False, False, True, True):
+        loaded = there
+        asyncio.run(limited({"type": "http", "method": "POST", "headers": []}, None, send))
+    assert passed == [False, False, True]
