@@ -29,7 +29,7 @@ OPTIONS = (
     Option("--model-name", k.NAME, "of the model", unset="the first that the server lists"),
     Option("--api-key", k.NAME, "sent with every request", unset="ENGINE_API_KEY or OPENAI_API_KEY"),
     Option("--max-tokens", k.COUNT, "longest answer", unset="what the server allows"),
-    Option("--temperature", Kind("X", number(0)), "of the sampling", unset="the server's default"),
+    Option("--temperature", Kind("X", number(0)), "of the sampling", 0.7),
 )
 
 

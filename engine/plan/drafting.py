@@ -29,7 +29,7 @@ def decide_drafting(ledger: Ledger) -> None:
     for key, example in ((METHOD, "ngram"), (TOKENS, "4")):
         if given and key not in given:
             flag = BY_KEY[key].flag
-            raise UserError(f"{ledger.asked(given[0])} needs {flag} as well; add {flag}={example}, or drop it.")
+            raise UserError(f"{ledger.asked(given[0])} needs {flag} ({key}) as well; add {flag}={example}, or drop it.")
     if not given:
         return
     ledger.own(METHOD)
