@@ -247,16 +247,17 @@ class AsyncEngine:
             return False
         if output.finish_reason is not None:
             stream.open.discard(output.request_id)
-        if output.finish_reason is FinishReason.ERROR:
-            status = 400 if output.error == NO_TOKEN_LEFT else output.status
-            message = output.error or "the engine could not go on with this request"
-            stream.fail(RequestError(message, output.param, status))
-            return False
         try:
             delta, abort = self._processor.process(output)
         except Exception as error:
             log.exception("an output of request %s cannot be read", output.request_id)
             stream.fail(error)
+            return False
+        stopped = delta is not None and delta.finish_reason is FinishReason.STOP
+        if output.finish_reason is FinishReason.ERROR and not stopped:
+            status = 400 if output.error == NO_TOKEN_LEFT else output.status
+            message = output.error or "the engine could not go on with this request"
+            stream.fail(RequestError(message, output.param, status))
             return False
         if abort:
             stream.open.discard(output.request_id)

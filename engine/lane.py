@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Protocol
 
 Task = tuple["Future[None]", Callable[[], None]]
+Untold = list[tuple["Future[None]", BaseException | None]]
 
 
 class Lane(Protocol):
@@ -38,34 +40,41 @@ class Here:
 
 
 class Beside:
-    """A lane in a thread of its own. What has run is told late, so that the caller's thread does not take the
-    interpreter from this one while the device waits."""
+    """A lane in a thread of its own, which ends with it and between two tasks holds nothing of what has run. What has
+    run is told late, so that the caller's thread does not take the interpreter from this one while the device waits."""
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._untold: list[tuple[Future[None], BaseException | None]] = []
-        self._thread = threading.Thread(target=self._work, name="device", daemon=True)
+        self._untold: Untold = []
+        self._thread = threading.Thread(target=_work, args=(self._tasks, self._untold), name="device", daemon=True)
         self._thread.start()
+        weakref.finalize(self, self._tasks.put, None)
 
     def run(self, done: Future[None], function: Callable[[], None]) -> None:
         self._tasks.put((done, function))
 
     def tell(self) -> None:
-        untold, self._untold = self._untold, []
-        for done, error in untold:
-            _tell(done, error)
+        _tell_all(self._untold)
 
     def close(self) -> None:
         self._tasks.put(None)
         self._thread.join()
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            done, function = task
-            error = _error(function)  # which may tell, so that the list is looked up after it
-            self._untold.append((done, error))
-            if self._tasks.empty():
-                self.tell()
+
+def _work(tasks: SimpleQueue[Task | None], untold: Untold) -> None:
+    while (task := tasks.get()) is not None:
+        done, function = task
+        untold.append((done, _error(function)))
+        del task, done, function
+        if tasks.empty():
+            _tell_all(untold)
+
+
+def _tell_all(untold: Untold) -> None:
+    ready = untold.copy()
+    untold.clear()
+    for done, error in ready:
+        _tell(done, error)
 
 
 def _error(function: Callable[[], None]) -> BaseException | None:

@@ -33,7 +33,7 @@ class Vectors:
 
 
 class Pooler:
-    """Keeps what earlier steps gave to prompts that are not done. Sums are float32. ``fetch``: of the runtime."""
+    """Keeps what earlier steps gave to prompts that are not done. ``fetch``: of the runtime."""
 
     def __init__(self, fetch: Callable[[Any], Fetch]) -> None:
         self._fetch = fetch
@@ -64,10 +64,11 @@ class Pooler:
     def _pooled(self, request: Request, work: Work, rows: torch.Tensor) -> torch.Tensor:
         before = self._parts.get(request.id)
         if request.pool == "mean":
-            total = rows.float().sum(0)
+            # Far finer than what is told, which then does not show how the prompt was cut into steps.
+            total = rows.double().sum(0)
             total = total if before is None else before + total
             last = work.start + len(work.tokens) == len(request.prompt)
-            found = total / len(request.prompt) if last else total
+            found = (total / len(request.prompt)).float() if last else total
         elif request.pool == "cls" and before is not None:
             found = before
         else:

@@ -149,7 +149,7 @@ FIELDS: tuple[Field, ...] = (
     Field("speculative_config.method", k.DRAFTING, DRAFT, "ngram: guess the next tokens from an earlier place of the "
           "request that reads like its end, and verify them in one step; answers stay the same", ("--spec-method",),
           unset="no drafts"),
-    Field("speculative_config.num_speculative_tokens", k.COUNT, DRAFT, "most tokens guessed at once",
+    Field("speculative_config.num_speculative_tokens", k.DRAFTED, DRAFT, "most tokens guessed at once",
           ("--spec-tokens",), unset="none: --spec-method needs it"),
     Field("speculative_config.prompt_lookup_max", k.COUNT, DRAFT, "how many last tokens are looked for",
           unset="prompt_lookup_min, else 5"),

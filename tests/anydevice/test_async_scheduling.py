@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +179,16 @@ def test_what_a_step_raises_ends_the_engine(folder: Path, monkeypatch: pytest.Mo
             llm.generate([[65]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
         with pytest.raises(EngineDeadError):
             llm.generate([[65]])
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_engine_that_is_dropped_gives_its_memory_back(folder: Path, ahead: bool) -> None:
+    llm = opened(folder, ahead, optimization_level=0)
+    llm.generate([[65]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
+    executor = weakref.ref(llm._open_core()._worker.runner.executor)
+    del llm
+    deadline = time.monotonic() + 30
+    while executor() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    assert executor() is None

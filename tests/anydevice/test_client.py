@@ -237,6 +237,37 @@ def test_a_flood_does_not_starve_the_consumer():
     asyncio.run(main())
 
 
+class BreakingProcess(FloodingProcess):
+    """Stands for a core whose first step gives tokens, and no more after them."""
+
+    async def receive(self):
+        while not self.sent or self.said:
+            await asyncio.sleep(0.001)
+        self.said += 1
+        name = self.sent[0].requests[0].id
+        return Outputs(
+            [Output(name, list(b"abc"), FinishReason.ERROR, error="NaN")], Stats(0, 0, 0.0, 0, 0, 0, 3, 0, 3), 3
+        )
+
+
+def test_an_answer_that_a_stop_string_ends_does_not_break_behind_it():
+    async def main():
+        for stop in (["b"], []):
+            engine = AsyncEngine(BreakingProcess(), ScriptedCore(script()).info, ToyTokenizer())
+            deltas = collect(engine, SamplingParams(max_tokens=9, stop=stop))
+            if stop:
+                found = await deltas
+                assert text_of(found) == "a" and found[-1].finish_reason is FinishReason.STOP
+            else:
+                with pytest.raises(RequestError, match="NaN") as error:
+                    await deltas
+                assert error.value.status == 500
+            assert engine.live_requests == 0 and len(engine._processor) == 0
+            engine._listener.cancel()
+
+    asyncio.run(main())
+
+
 def test_what_only_the_core_refuses():
     async def main():
         async with running(refuse=9, confuse=8) as engine:

@@ -9,6 +9,7 @@ import zmq
 from engine import core_links
 from engine.batch import FinishReason, Output, Request, Stats
 from engine.board import Board
+from engine.config.kinds import MOST_DRAFTED
 from engine.core_links import Links
 from engine.generation import CoreInfo
 from engine.messages import Abort, Add, Attach, Detach, Failed, FromCore, Hello, Lost, Outputs, Ready, Rejected
@@ -140,3 +141,11 @@ def test_a_board_shows_the_latest_state_whole():
         written = msgspec.structs.replace(state(running), steps={"FULL": running, "NONE": 10 ** (running % 19)})
         board.write(written)
         assert board.read() == written
+
+
+def test_a_state_with_the_longest_drafts_can_be_shown():
+    board = Board()
+    stats = Stats(1, 0, 0.0, *[2**62] * 6, accepted=[2**62] * MOST_DRAFTED)
+    for _ in range(2):
+        board.write(stats)
+        assert board.read() == stats

@@ -91,6 +91,17 @@ def test_vectors_are_those_of_float64_however_prompts_are_cut(
         assert [found.num_cached_tokens for found in again] == ([0, 0, 32, 0, 48] if kind == "last" else [0] * 5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_batch_invariant_kernels_no_bit_shows_how_a_prompt_was_cut(
+    folder: Path, prompts: list[list[int]], kind: str
+) -> None:
+    found = []
+    for budget in (64, 5, 24):
+        with opened(folder, kind, max_num_batched_tokens=budget, batch_invariant=True, optimization_level=0) as llm:
+            found.append([list(each) for each in vectors(llm, prompts, PoolingParams(normalize=False))])
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("kind", ["mean", "cls"])
 def test_a_preempted_prompt_begins_anew(
     folder: Path, prompts: list[list[int]], truth: dict[str, list[Any]], kind: str

@@ -165,6 +165,7 @@ FAILS = [
     ("--enable-lora", "--enable-lora", "not built"),
     ('--speculative-config {"method":"eagle"}', "--speculative-config {method} eagle", "is not built; ngram is"),
     ("--spec-method oracle", "--spec-method oracle", "wants one of ngram"),
+    ("--spec-method ngram --spec-tokens 1025", "--spec-tokens 1025", "wants a whole number from 1 to 1024"),
     ("--speculative-config.model tiny", "--speculative-config.model", "without a second model"),
     ('--speculative-config {"tokens":4}', "speculative_config.tokens", "there are method, num_speculative_tokens"),
     ("--generation-config auto", "--generation-config", "only eos_token_id is read"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from concurrent.futures import Future
 
 import pytest
@@ -54,3 +57,31 @@ def test_what_ran_is_told_when_the_next_says_so_or_nothing_follows():
     go.set()
     assert second.result(60) is None
     lane.close()
+
+
+class Held:
+    """Something that can be seen to be gone."""
+
+    def touch(self) -> None:
+        return None
+
+    def fail(self) -> None:
+        raise ValueError(self)
+
+
+@pytest.mark.parametrize("what", ["touch", "fail"])
+def test_a_lane_holds_nothing_of_what_has_run_and_ends_when_it_is_dropped(what):
+    lane, done, held = Beside(), Future(), Held()
+    gone, thread = weakref.ref(held), lane._thread
+    lane.run(done, getattr(held, what))
+    del held
+    assert (done.exception(60) is None) is (what == "touch")
+    del done
+    deadline = time.monotonic() + 60
+    while gone() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert gone() is None
+    del lane
+    thread.join(60)
+    assert not thread.is_alive()
