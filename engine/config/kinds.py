@@ -31,6 +31,7 @@ DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 CACHE_NAMES = (*DTYPE_NAMES, "int8", "fp8")
 GRAPH_MODE_NAMES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 MOST_DRAFTED = 1024  # of each place is told how many came true
+MOST_LOOKED_FOR = 16  # of every length there is an index of the whole request
 LEVEL_NAMES = ", ".join(str(level.number) for level in LEVELS)
 
 
@@ -74,6 +75,7 @@ TOOL_PARSER = Kind("PARSER", choice("auto", *TOOL_PARSERS, also={"qwen": "hermes
 REASONING_PARSERS = ("deepseek_r1", "qwen3")
 REASONING_PARSER = Kind("FORMAT", choice("none", *REASONING_PARSERS))
 DRAFTING, DRAFTED = Kind("METHOD", drafting), Kind("N", integer(1, MOST_DRAFTED))
+LOOKED_FOR = Kind("N", integer(1, MOST_LOOKED_FOR))
 LOAD_FORMAT = Kind("WHICH", choice("auto", "dummy"))
 PINS = Kind("OP=NAME", pairs, "update")
 TEXTS = Kind("TEXT,...", listing(text, once))
