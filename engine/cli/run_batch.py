@@ -49,7 +49,8 @@ def run(words: Sequence[str]) -> int:
                     answer_all(given, requests, answers, asked.max_concurrency, not asked.disable_tqdm)
                 )
             except (EngineDeadError, UserError, KeyboardInterrupt) as error:
-                _tell_rest(len(answers.done), len(requests.entries))
+                if len(answers.done) or not isinstance(error, UserError):
+                    _tell_rest(len(answers.done), len(requests.entries))
                 if not isinstance(error, EngineDeadError):
                     raise
                 print(f"engine: error: {error}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -99,13 +100,19 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path[:200]
     messages = {
-        404: f"There is no route {path}; GET /openapi.json lists the routes.",
+        404: f"There is no route {path}; {_nearest(request, path)}",
         405: f"{path} does not answer {method}.",
     }
     headers = dict(error.headers) if error.headers else None
     if error.status_code == 405:  # the framework looks no further than the first route of this path
         headers = {"Allow": ", ".join(sorted(_methods(request)))}
     return error_response(error.status_code, messages.get(error.status_code, str(error.detail)), None, headers)
+
+
+def _nearest(request: Request, path: str) -> str:
+    known = [route.path for route in request.app.routes if "{" not in getattr(route, "path", "{")]
+    near = get_close_matches(path, known, n=1, cutoff=0.75) or [one for one in known if one == f"/v1{path}"]
+    return f"did you mean {near[0]}?" if near else "GET /openapi.json lists the routes."
 
 
 def _methods(request: Request) -> set[str]:

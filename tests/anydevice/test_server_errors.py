@@ -36,6 +36,18 @@ def server():
         yield running
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/models", "did you mean /v1/models?"),
+        ("/v1/nothing", "GET /openapi.json lists the routes."),
+    ],
+)
+def test_a_route_that_is_not_there_names_the_one_that_is_near(server, path, said):
+    assert error_of(server.client.get(path), 404)["message"] == f"There is no route {path}; {said}"
+
+
 @pytest.mark.parametrize("path", POSTS)
 def test_H_API_12_bodies_that_are_no_object(server, path):
     broken = [b"[]", b"true", b"null", b"123", b'"s"', b'{"a":', b"", b"{} {}", b"{'a': 1}", b'{"a": NaN}',
