@@ -71,7 +71,8 @@ def read_tools(given: Sequence[Any], choice: Any, several: bool, settings: ChatS
         if not settings.auto_tools:
             raise RequestError(
                 'tool_choice "auto", which tools without a tool_choice mean, is only taken by a server that was '
-                "started with --enable-auto-tool-choice, and with --tool-call-parser where its template names no format.",
+                "started with --enable-auto-tool-choice, and with --tool-call-parser where its template names no "
+                "format.",
                 "tool_choice",
             )
         return replace(use, parser=settings.tool_parser)
