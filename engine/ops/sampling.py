@@ -59,14 +59,16 @@ def argmax(logits: Any) -> Any:
 
 
 def _mask_inputs(case: Case, dtype: str, rng: Any) -> tuple[Any, ...]:
-    """Words with every bit, with none and with some; the last may have bits for tokens that there are not."""
+    """Words with every bit, with none and with some; the last may have bits for tokens that there are not. A token is
+    kept, unless it is the only one."""
     import torch
 
-    n, words = case.sizes["tokens"], -(-case.sizes["vocab"] // 32)
+    n, vocab = case.sizes["tokens"], case.sizes["vocab"]
+    words = -(-vocab // 32)
     allowed = torch.randint(-(2**31), 2**31, (n, words), generator=rng)
     kind = torch.randint(0, 3, (n, words), generator=rng)
     allowed = torch.where(kind == 0, -1, torch.where(kind == 1, 0, allowed)).to(torch.int32)
-    allowed[:, 0] |= 1
+    allowed[:, 0] = allowed[:, 0] | 1 if vocab > 1 else 0
     return _logits(case, rng), allowed
 
 

@@ -121,7 +121,7 @@ def test_the_documented_commands_print_a_snapshot(server, capsys):
     ("words", "said"),
     [
         (["--url", "http://127.0.0.1:9", "--once"], r"127\.0\.0\.1:9/metrics gives no metrics: .*engine serve.*--url"),
-        (["--url", "nowhere", "--once"], "no address.*http://127.0.0.1:8000"),
+        (["--url", "http://[1", "--once"], "no address.*http://127.0.0.1:8000"),
         (["--interval", "0", "--once"], "--interval 0 wants seconds, at least 0.1"),
         (["--interval"], "--interval needs a value"),
         (["--often"], "unknown word --often"),

@@ -131,14 +131,14 @@ def watched(steps: Steps) -> ExitStack:
             steps.add(steps.parts.get(id(part), []))
             part()
 
-    def ran(self: Any, arrays: Any, shape: Any) -> Any:
+    def ran(self: Any, arrays: Any, shape: Any, *more: Any) -> Any:
         key = self._dispatcher.pick(shape)
         wanted = steps.wanted.get(key.kind, set())
         if shape.tokens not in wanted:
-            return run(self, arrays, shape)
+            return run(self, arrays, shape, *more)
         wanted.remove(shape.tokens)
         name = f"decode-{shape.tokens}" if key.kind == "FULL" else "prefill"
-        return steps.record(name, lambda: run(self, arrays, shape))
+        return steps.record(name, lambda: run(self, arrays, shape, *more))
 
     stack = ExitStack()
     for owner, name, made in (
