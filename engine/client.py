@@ -17,7 +17,7 @@ from engine.generation import CoreInfo, Delta
 from engine.grammar.vocabulary import vocabulary_of
 from engine.messages import Abort, Add, Failed, Learn, Outputs, Progress, Ready, Rejected
 from engine.outputs import OutputProcessor
-from engine.sampling_params import CAPS, NO_TOKEN_LEFT, Caps, SamplingParams
+from engine.sampling_params import CAPS, Caps, SamplingParams
 from engine.streams import Stream
 
 if TYPE_CHECKING:
@@ -255,9 +255,8 @@ class AsyncEngine:
             return False
         stopped = delta is not None and delta.finish_reason is FinishReason.STOP
         if output.finish_reason is FinishReason.ERROR and not stopped:
-            status = 400 if output.error == NO_TOKEN_LEFT else output.status
             message = output.error or "the engine could not go on with this request"
-            stream.fail(RequestError(message, output.param, status))
+            stream.fail(RequestError(message, output.param, output.status))
             return False
         if abort:
             stream.open.discard(output.request_id)

@@ -157,8 +157,9 @@ class EngineCore:
         if self._ahead:
             self._flight = self._submit()
         sampled = results.wait()
-        going = self._scheduler.awaited(flight.batch)
-        outputs += self._scheduler.update(flight.batch, self._grammars.accept(sampled, going))
+        if masks is not None:
+            sampled = self._grammars.accept(sampled, self._scheduler.awaited(flight.batch))
+        outputs += self._scheduler.update(flight.batch, sampled)
         self._grammars.forget(output.request_id for output in outputs if output.finish_reason is not None)
         return outputs
 

@@ -36,8 +36,8 @@ class FairQueue:
         """In no order."""
         yield from self._preempted
         for tenant in self._tenants.values():
-            for lane in tenant.lanes.values():
-                yield from lane.waiting
+            for line in tenant.lines.values():
+                yield from line.waiting
 
     @property
     def first(self) -> Sequence:
@@ -86,25 +86,25 @@ class FairQueue:
                 self._clock = max(self._clock, seq.tenant.served)
             self._queueing += 1
         seq.tenant.waiting += 1
-        lane = seq.tenant.lanes.get(seq.rank[0])
-        if lane is None:
-            lane = seq.tenant.lanes[seq.rank[0]] = Lane(seq.tenant)
-        lane.waiting.add(seq)
+        line = seq.tenant.lines.get(seq.rank[0])
+        if line is None:
+            line = seq.tenant.lines[seq.rank[0]] = Line(seq.tenant)
+        line.waiting.add(seq)
         self._new += 1
-        self._offer(lane)
+        self._offer(line)
 
     def remove(self, seq: Sequence) -> None:
         """It waits no longer."""
         if seq.preemptions:
             self._preempted.remove(seq)
             return
-        lane = seq.tenant.lanes[seq.rank[0]]
-        lane.waiting.remove(seq)
+        line = seq.tenant.lines[seq.rank[0]]
+        line.waiting.remove(seq)
         seq.tenant.waiting -= 1
         self._queueing -= not seq.tenant.waiting
         self._new -= 1
-        if lane.waiting:
-            self._offer(lane)
+        if line.waiting:
+            self._offer(line)
 
     def charge(self, seq: Sequence, count: int) -> None:
         """The last ``count`` of the scheduled tokens are being computed. What is computed again is free."""
@@ -132,42 +132,42 @@ class FairQueue:
             return False
         return all(seq.tenant is not other.tenant or other.decoding for other in running)
 
-    def _offer(self, lane: Lane) -> None:
-        if lane.turn is None or lane.next < lane.turn:
-            lane.turn = lane.next
-            heappush(self._turns, lane.turn)
+    def _offer(self, line: Line) -> None:
+        if line.turn is None or line.next < line.turn:
+            line.turn = line.next
+            heappush(self._turns, line.turn)
 
     def _head(self) -> Sequence:
         # The heap holds lower bounds, as a tenant is only ever served more; they are raised where they come up.
         while True:
             turn = self._turns[0]
-            lane = turn[-1]
-            if turn is not lane.turn:
+            line = turn[-1]
+            if turn is not line.turn:
                 heappop(self._turns)
-            elif not lane.waiting:
+            elif not line.waiting:
                 heappop(self._turns)
-                del lane.tenant.lanes[turn[0]]
-            elif turn < lane.next:
-                lane.turn = lane.next
-                heapreplace(self._turns, lane.turn)
+                del line.tenant.lines[turn[0]]
+            elif turn < line.next:
+                line.turn = line.next
+                heapreplace(self._turns, line.turn)
             else:
-                return lane.waiting.first
+                return line.waiting.first
 
 
 @dataclass(slots=True, eq=False)
 class Tenant:
     """``served``: tokens, those included that it was put forward by when it began to wait. ``waiting``,
-    ``unfinished``: how many requests. ``lanes``: by priority."""
+    ``unfinished``: how many requests. ``lines``: by priority."""
 
     name: str | None
     served: int = 0
     waiting: int = 0
     unfinished: int = 0
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    lines: dict[int, Line] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class Line:
     """What waits of one tenant with one priority. ``turn``: what of it in the heap counts."""
 
     tenant: Tenant
@@ -180,7 +180,7 @@ class Lane:
         return first.rank[0], _claim(first), first.rank, self
 
 
-_Turn = tuple[int, int, Rank, Lane]
+_Turn = tuple[int, int, Rank, Line]
 
 
 def _claim(seq: Sequence) -> int:

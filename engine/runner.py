@@ -17,6 +17,7 @@ from engine.graphs.executor import Executor, Late
 from engine.lane import Here, Lane
 from engine.pooler import Pooler, Vectors
 from engine.sampler import Picks, Sampler, Scores
+from engine.sampling_params import NO_TOKEN_LEFT
 from engine.step_inputs import step_inputs
 from platforms.contract import Runtime
 
@@ -240,6 +241,7 @@ class Results:
                 logprobs.get(name),
                 scores.get(name),
                 error=errors.get(name),
+                status=400 if errors.get(name) == NO_TOKEN_LEFT else 500,
                 pooled=vectors.get(name),
             )
             for name in handle.requests

@@ -10,6 +10,8 @@ from engine.errors import RequestError
 
 MAX_CHARACTERS = 2**17
 FORMS = ("json", "regex", "choice", "grammar", "json_object")
+FIELD = "structured_outputs"
+"""Of a request's parameters: what the core calls the form of an answer."""
 CLIENT_FIELDS = (*FORMS, "disable_any_whitespace", "whitespace_pattern")
 """Those that a request may name."""
 

@@ -18,14 +18,13 @@ from engine.grammar.compilations import LIMIT_S, Compilation, Compilations
 from engine.grammar.contract import Compiler, Grammar, GrammarError
 from engine.grammar.reasoning import Marks, start
 from engine.grammar.vocabulary import Vocabulary
-from engine.structured_outputs import Reasoning, StructuredOutputsParams
+from engine.structured_outputs import FIELD, Reasoning, StructuredOutputsParams
 
 if TYPE_CHECKING:
     from numpy import int32
     from numpy.typing import NDArray
 
 KEPT = 64
-FIELD = "structured_outputs"
 _NO_VOCABULARY = "the core knows no vocabulary; structured outputs need one"
 WAITING = RequestError("it is being compiled")
 BUSY = RequestError("too many forms that take long are being compiled; try again in a moment", FIELD, 503)

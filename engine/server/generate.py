@@ -15,13 +15,13 @@ from engine.generation import Delta
 from engine.sampling_params import SamplingParams
 from engine.server.state import ServerState
 from engine.server.tenant import tenant
+from engine.structured_outputs import FIELD
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
     from engine.server.metrics import Record
 
 Deltas = AsyncGenerator[tuple[int, Delta], None]
-FORM = "structured_outputs"  # as the core calls it
 WORST_FIRST = (FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH, FinishReason.STOP)
 
 
@@ -39,7 +39,7 @@ class Generation:
     cache_salt: str | None = None
     arrival: float = field(default_factory=time.monotonic)
     pool: str | None = None
-    form: str = FORM
+    form: str = FIELD
     tenant: str | None = field(default_factory=tenant.get)
     created: int = field(default_factory=lambda: int(time.time()))
     completion_tokens: int = 0
@@ -82,7 +82,7 @@ class Generation:
         except RequestError as error:
             if error.status < 500 and not self.finished and not self.completion_tokens:
                 outcome = None  # never became a request
-            if error.param == FORM:
+            if error.param == FIELD:
                 again = 1 if error.status == 503 else None
                 raise RequestError(f"{self.form}: {error.message}", self.form, error.status, again) from None
             raise

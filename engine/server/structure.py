@@ -16,7 +16,7 @@ from engine.server.fields import unknown_name
 from engine.server.metric_names import Refusal
 from engine.server.protocol import GenerationRequest, ResponseFormat, SampledRequest
 from engine.server.state import ServerState
-from engine.structured_outputs import CLIENT_FIELDS, MAX_CHARACTERS, StructuredOutputsParams
+from engine.structured_outputs import CLIENT_FIELDS, FIELD, MAX_CHARACTERS, StructuredOutputsParams
 
 CHECK_S = 5.0
 Wish = tuple[str, dict[str, Any], dict[str, str]]
@@ -68,7 +68,7 @@ def structure_of(
 
 def field_of(wanted: Structure | None) -> str:
     """What the client calls the form, if there is one."""
-    return "structured_outputs" if wanted is None else wanted.where
+    return FIELD if wanted is None else wanted.where
 
 
 async def check_structure(state: ServerState, wanted: Structure | None) -> None:

@@ -22,6 +22,15 @@ from tests.word_tokenizer import write_word_tokenizer
 PAGE = 2 * 2 * 2 * 16 * 4 * 8  # two layers, keys and values, two heads of 16, float32, 8 tokens
 COMMON = {"dtype": "float32", "kv_cache_dtype": "float32", "max_model_len": 200, "block_size": 8, "max_num_seqs": 8}
 
+PRESSURE = [
+    {"optimization_level": 0},
+    {"max_num_batched_tokens": 12, "optimization_level": 0},
+    {"kv_cache_memory_bytes": 34 * PAGE, "enable_prefix_caching": False},
+    {"kv_cache_memory_bytes": 34 * PAGE, "max_num_batched_tokens": 16},
+    {"kernels": "reference", "optimization_level": 0},
+]
+"""Settings under which prompts are cut, requests are preempted or other kernels compute."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -72,18 +81,7 @@ def truth(folder: Path) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimization_level": 2},
-        {"optimization_level": 0},
-        {"max_num_batched_tokens": 12, "optimization_level": 0},
-        {"kv_cache_memory_bytes": 34 * PAGE, "enable_prefix_caching": False},
-        {"kv_cache_memory_bytes": 34 * PAGE, "max_num_batched_tokens": 16},
-        {"kernels": "reference", "optimization_level": 0},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [{"optimization_level": 2}, *PRESSURE], ids=str)
 def test_the_same_answers(folder: Path, truth: list[object], settings: dict[str, object]) -> None:
     with opened(folder, True, **settings) as llm:
         core = llm._open_core()

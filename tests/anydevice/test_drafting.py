@@ -8,7 +8,7 @@ import pytest
 
 from engine import LLM, SamplingParams
 from engine.batch import FinishReason
-from tests.anydevice.test_async_scheduling import COMMON, PAGE, asked
+from tests.anydevice.test_async_scheduling import COMMON, PAGE, PRESSURE, asked
 from tests.anydevice.test_structured import write_model
 from tests.checkpoints import hf_config, random_weights, write_hf
 from tests.core_requests import request
@@ -93,17 +93,7 @@ def test_with_batch_invariant_kernels_the_log_probabilities_are_the_same_bits(fo
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimization_level": 0},
-        {"max_num_batched_tokens": 12, "optimization_level": 0},
-        {"kv_cache_memory_bytes": 34 * PAGE, "enable_prefix_caching": False},
-        {"kv_cache_memory_bytes": 34 * PAGE, "max_num_batched_tokens": 16},
-        {"kernels": "reference", "optimization_level": 0},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", PRESSURE, ids=str)
 def test_H_SMP_07_under_pressure_and_at_every_level(
     folder: Path, truth: list[list[object]], settings: dict[str, object]
 ) -> None:

@@ -116,9 +116,9 @@ def test_headers_and_the_path_in_front_are_sent() -> None:
             return (await endpoint.ask("POST", "/v1/x", {"a": 1}, {"X-Request-Id": "7"})).json()
 
     with odd_server(answer) as odd:
-        assert asyncio.run(run(f"{odd.url}/root/")) == {}
+        assert asyncio.run(run(f"{odd.url}/base/")) == {}
     ((head, headers, body),) = odd.seen
-    assert head == "POST /root/v1/x HTTP/1.1" and body == b'{"a":1}'
+    assert head == "POST /base/v1/x HTTP/1.1" and body == b'{"a":1}'
     assert (headers["authorization"], headers["x-request-id"]) == ("Bearer k", "7")
     assert headers["host"] == f"127.0.0.1:{odd.port}" and headers["content-type"] == "application/json"
 

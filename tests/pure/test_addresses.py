@@ -15,4 +15,4 @@ def test_a_server_is_found_by_its_address_or_that_of_its_api(written: str) -> No
 
 
 def test_a_path_in_front_of_all_routes_stays() -> None:
-    assert address_of("https://h/root/v1") == address_of("https://h/root") == "https://h/root"
+    assert address_of("https://h/base/v1") == address_of("https://h/base") == "https://h/base"
